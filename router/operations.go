@@ -37,12 +37,12 @@ type Stats struct {
 	Ready    bool            `json:"ready"`
 	Draining bool            `json:"draining"`
 	Requests int             `json:"requests"` // under way
-	Leaked   uint64          `json:"leaked"`   // how often KV was left with an engine for nobody, since the start
+	Leaked   uint64          `json:"leaked"`   // how many requests have leaked KV, since the start
 	Models   map[string]bool `json:"models"`   // whether requests for it would be served, by its policy and by engines that have answered
 	Engines  []EngineStats   `json:"engines"`
 
 	// Pairs is every prefill with every decode engine of its model; in the body of /ready those that are not warm, the first
-	// maxCold of them, without those of engines that are to be drained.
+	// maxCold of them, without those of engines that drain.
 	Pairs      []metadata.PairState `json:"pairs"`
 	PairsTotal int                  `json:"pairs_total"`
 	PairsWarm  int                  `json:"pairs_warm"`
@@ -52,7 +52,7 @@ type Stats struct {
 	Moved      []report.Moved    `json:"-"` // by pairs of engines with a data plane
 	Queues     []QueueStats      `json:"-"`
 	Retries    []RetryStats      `json:"-"`
-	Reclaimed  []reclaim.Freed   `json:"-"`                    // what endings had left behind and came free
+	Reclaimed  []reclaim.Freed   `json:"-"`                    // KV that ended requests had leaked and that was freed
 	BodyBytes  int64             `json:"-"`                    // held for request bodies
 	Panics     uint64            `json:"-"`                    // that were outlived, of what runs beside requests
 	Foreign    uint64            `json:"-"`                    // reports of transfers that were not their sender's to make
@@ -68,12 +68,12 @@ type EngineStats struct {
 	Up       bool    `json:"up"`
 	InFlight int64   `json:"in_flight"`
 	Events   *bool   `json:"events,omitempty"` // its event stream is open; nil if it has none
-	State    string  `json:"state"`            // one of EngineStates
+	State    string  `json:"state"`            // see fleet.Engine.State
 	Why      string  `json:"why,omitempty"`    // why it gets no requests, or fewer
 	Share    float64 `json:"share"`            // of its part of the requests, below 1 in a slow start
 
-	Leaked      map[string]int `json:"leaked_blocks,omitempty"`       // blocks that it holds for nobody, by why
-	MaybeLeaked int            `json:"maybe_leaked_blocks,omitempty"` // blocks that it may hold for nobody
+	Leaked      map[string]int `json:"leaked_blocks,omitempty"`       // blocks that it holds for ended requests, by cause
+	MaybeLeaked int            `json:"maybe_leaked_blocks,omitempty"` // blocks that it may hold for ended requests
 
 	Ejections map[string]uint64 `json:"-"` // how often it was taken out though it can be reached, by reason
 }

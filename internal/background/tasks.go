@@ -10,7 +10,7 @@ import (
 )
 
 // Tasks are goroutines that may outlive what has started them, until Stop. A panic ends one of them, is logged and counted. The WaitGroup
-// counts all of them; what runs elsewhere and is to be waited for may be added to it.
+// counts all of them; what runs elsewhere may be added, so that Wait waits for it.
 type Tasks struct {
 	sync.WaitGroup
 	log     *slog.Logger

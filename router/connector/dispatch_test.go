@@ -111,22 +111,22 @@ func parseEvent(t *testing.T, words []string) dispatch.Event {
 
 // book checks what must hold of any sequence of events, by following the actions as a plain reader would.
 type book struct {
-	t        *testing.T
-	seed     uint64
-	conn     Connector
-	prefill  int // prefill legs that are open
-	decode   int // decode legs that are open
-	gates    int
-	outcomes int
-	attempts int
-	onward   int  // engines that were to go on with the stream
-	asked    bool // decode was asked in this attempt
-	chosen   bool // an engine is to be, or was, found to go on, and has not been asked
-	goesOn   bool // one was asked to, and has not said anything
-	gaveUp   bool // nobody goes on
-	ended    bool // the end was sent in the place of the engine
-	drains   bool // the legs were left to themselves
-	trace    []string
+	t             *testing.T
+	seed          uint64
+	conn          Connector
+	prefill       int // prefill legs that are open
+	decode        int // decode legs that are open
+	gates         int
+	outcomes      int
+	attempts      int
+	continuations int  // of the stream that were tried
+	asked         bool // decode was asked in this attempt
+	chosen        bool // an engine is to be, or was, found to go on, and has not been asked
+	goesOn        bool // one was asked to, and has not said anything
+	gaveUp        bool // nobody goes on
+	ended         bool // the end was sent in the place of the engine
+	drains        bool // the legs were left to themselves
+	trace         []string
 }
 
 func (b *book) fail(format string, args ...any) {
@@ -173,13 +173,13 @@ func (b *book) did(a dispatch.Action) {
 			b.fail("decode asked twice in one attempt")
 		}
 		b.asked = true
-	case dispatch.DoPlanOnward:
-		b.onward++
+	case dispatch.DoPlanContinuation:
+		b.continuations++
 		if b.prefill != 0 || b.decode != 0 || b.gates != 1 || b.ended || b.chosen || b.goesOn {
-			b.fail("engine %d is to go on behind %d gates, with %d prefill and %d decode legs open", b.onward, b.gates, b.prefill, b.decode)
+			b.fail("engine %d is to go on behind %d gates, with %d prefill and %d decode legs open", b.continuations, b.gates, b.prefill, b.decode)
 		}
 		b.chosen = true
-	case dispatch.DoAskOnward:
+	case dispatch.DoAskContinuation:
 		if b.decode++; !b.chosen {
 			b.fail("an engine is to go on that was not chosen")
 		}
@@ -236,7 +236,7 @@ func TestDispatchRandomWalk(t *testing.T) {
 	}
 	for _, want := range []string{
 		"finish_prefill", "drain", "watch_transfer", "check_decode", "repeat_prefill", "free_prefill", "cancel", "count_leak", "drop", "cut",
-		"plan_onward", "ask_onward", "go_on", "give_up", "send_end", "completed", "client_left", "failed_before", "failed_after",
+		"plan_continuation", "ask_continuation", "go_on", "give_up", "send_end", "completed", "client_left", "failed_before", "failed_after",
 	} {
 		if reached[want] == 0 {
 			t.Errorf("the walk never reached %s", want)
@@ -261,7 +261,7 @@ func walk(t *testing.T, name string, seed uint64, reached map[string]int) {
 			continue
 		}
 		b.trace = append(b.trace, d.State.String()+" "+e.Kind.String())
-		before, tries := d.State, b.onward
+		before, tries := d.State, b.continuations
 		out = d.Step(e, out[:0])
 		if len(out) == 0 || out[0].Do != dispatch.DoDrop {
 			b.happened(e)
@@ -275,8 +275,8 @@ func walk(t *testing.T, name string, seed uint64, reached map[string]int) {
 		// Whatever the walk did, as many engines go on with a stream as may be tried: not one more, and not one fewer.
 		breaks := before == dispatch.StRelaying && e.Kind == dispatch.EvStreamLost ||
 			before == dispatch.StContinuing && out[0].Do != dispatch.DoDrop && e.Kind.OfDecode() && e.Kind != dispatch.EvDecodeFirst && e.Kind != dispatch.EvDecodeTooLarge
-		if breaks && b.gaveUp != (tries >= attempts-1) || b.onward > attempts-1 {
-			b.fail("%d engines were to go on, %d attempts are allowed, given up: %v", b.onward, attempts, b.gaveUp)
+		if breaks && b.gaveUp != (tries >= attempts-1) || b.continuations > attempts-1 {
+			b.fail("%d engines were to go on, %d attempts are allowed, given up: %v", b.continuations, attempts, b.gaveUp)
 		}
 		if before == dispatch.StDone && (len(out) != 1 || out[0].Do != dispatch.DoDrop) {
 			b.fail("%s after the end does %d actions", e.Kind, len(out))

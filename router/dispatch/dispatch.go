@@ -1,6 +1,6 @@
-// Package dispatch is the life of one request as a value: one event in, the actions that follow out. It knows neither bytes nor
-// engines, reads no clock and does no I/O, so a test can play any order of events. Package router turns I/O into events, and actions
-// into I/O. How the legs of an attempt end is the connector's (Ender).
+// Package dispatch decides what happens to one request, as a pure state machine: one event in, the actions that follow out. It knows
+// neither bytes nor engines, reads no clock and does no I/O, so a test can play any order of events. Package exchange turns I/O into
+// events, and actions into I/O. The connector decides how the legs of an attempt end (Ender).
 package dispatch
 
 import "pdrouter/router/reason"
@@ -9,15 +9,15 @@ import "pdrouter/router/reason"
 // neither bytes nor engines: the exchange that owns it turns I/O into events and actions into I/O.
 // The zero value is not usable; New makes one. It belongs to one goroutine at a time.
 type Dispatch struct {
-	ends    Ender
-	split   Mode // how the legs of a split request follow each other
-	drains  bool // a request without a client drains: see New
-	State   State
-	Mode    Mode
-	attempt int // the current one, from 1
-	onward  int // continuations of the stream that were tried
-	max     int
-	broke   reason.Reason // why the stream broke that a continuation is tried for
+	ends          Ender
+	split         Mode // how the legs of a split request follow each other
+	drains        bool // a request without a client drains: see New
+	State         State
+	Mode          Mode
+	attempt       int // the current one, from 1
+	continuations int // of the stream that were tried
+	max           int
+	failure       reason.Reason // why the stream broke that a continuation is tried for
 	// What the machine was told of each leg. The leg itself may be ahead (Leg.State), and stays answered when its transfer is lost.
 	Prefill LegState
 	Decode  LegState
@@ -207,7 +207,7 @@ func (d *Dispatch) relayed(e Event, out []Action) []Action {
 		d.Mode, d.Prefill, d.Decode = Alone, LegIdle, LegWhole
 		return append(out, Action{Do: DoSendEnd})
 	case e.Kind == EvStreamLost:
-		d.broke = e.Why
+		d.failure = e.Why
 		return d.goOn(out, e.Why)
 	case e.Kind == EvStreamCut:
 		return d.finish(out, Action{Do: DoCut, Why: e.Why}, FailedAfter)
@@ -225,7 +225,7 @@ func (d *Dispatch) continued(e Event, out []Action) []Action {
 	switch {
 	case d.Decode == LegIdle && e.Kind == EvPlannedAlone:
 		d.Decode = LegAsked
-		return append(out, Action{Do: DoAskOnward})
+		return append(out, Action{Do: DoAskContinuation})
 	case d.Decode == LegIdle && e.Kind == EvPlannedNone:
 		return d.giveUp(out)
 	case d.Decode != LegAsked:
@@ -233,7 +233,7 @@ func (d *Dispatch) continued(e Event, out []Action) []Action {
 		d.State, d.Decode = StRelaying, LegAnswered
 		return append(out, Action{Do: DoGoOn})
 	case e.Kind == EvDecodeTooLarge:
-		d.Decode, d.broke = e.Kind.Leaves(), e.Why
+		d.Decode, d.failure = e.Kind.Leaves(), e.Why
 		return d.giveUp(out)
 	case e.Kind.OfDecode() && e.Kind != EvDecodeWhole: // what goes on is a stream
 		d.Decode = e.Kind.Leaves()
@@ -244,18 +244,18 @@ func (d *Dispatch) continued(e Event, out []Action) []Action {
 
 // goOn ends the legs and plans one more continuation of the stream, within the limit of attempts.
 func (d *Dispatch) goOn(out []Action, why reason.Reason) []Action {
-	if d.onward+1 >= d.max {
+	if d.continuations+1 >= d.max {
 		return d.giveUp(out)
 	}
 	out = d.end(out)
-	d.onward++
+	d.continuations++
 	d.State, d.Mode, d.Prefill, d.Decode = StContinuing, Alone, LegIdle, LegIdle
-	return append(out, Action{Do: DoPlanOnward, Why: why})
+	return append(out, Action{Do: DoPlanContinuation, Why: why})
 }
 
 // giveUp cuts the stream, for the reason why it broke.
 func (d *Dispatch) giveUp(out []Action) []Action {
-	return d.finish(append(out, Action{Do: DoGiveUp}), Action{Do: DoCut, Why: d.broke}, FailedAfter)
+	return d.finish(append(out, Action{Do: DoGiveUp}), Action{Do: DoCut, Why: d.failure}, FailedAfter)
 }
 
 // drained handles the time after the outcome, when no client waits. The legs end when decode has tokens or one of them has failed.

@@ -161,37 +161,37 @@ type Event struct {
 type ActionKind uint8
 
 const (
-	DoNothing       ActionKind = iota
-	DoPlan                     // choose engines, without the ones blamed
-	DoPlanAlone                // the same, but prefer decode alone: prefill hands nothing off
-	DoWait                     // pause before the next choice
-	DoPair                     // make sure that the pair has shaken hands
-	DoAskBoth                  // send both legs
-	DoAskPrefill               // send the prefill leg
-	DoAskDecode                // send the decode leg
-	DoExpectDecode             // decode's first event is due within the transfer's time
-	DoWatchTransfer            // find out whether the transfer can still come
-	DoCheckDecode              // look at decode's load, then end its leg unless it must stay open
-	DoBlamePrefill             // plan without this prefill engine
-	DoBlameDecode              // plan without this decode engine
-	DoSendStream               // relay decode's stream
-	DoSendWhole                // send decode's answer
-	DoSendPrefill              // send prefill's status and body as they are
-	DoSendDecode               // send decode's status and body as they are
-	DoSendError                // send an error answer
-	DoPlanOnward               // choose another decode engine to continue the stream, without the one that was asked last
-	DoAskOnward                // ask it to continue the stream
-	DoGoOn                     // relay the continuation
-	DoGiveUp                   // note that no engine continues the stream
-	DoSendEnd                  // send the end that the stream lacks
-	DoCut                      // send an error event, then cut the connection
-	DoClosePrefill             // end the leg by closing its connection
+	DoNothing          ActionKind = iota
+	DoPlan                        // choose engines, without the ones blamed
+	DoPlanAlone                   // the same, but prefer decode alone: prefill hands nothing off
+	DoWait                        // pause before the next choice
+	DoPair                        // make sure that the pair has shaken hands
+	DoAskBoth                     // send both legs
+	DoAskPrefill                  // send the prefill leg
+	DoAskDecode                   // send the decode leg
+	DoExpectDecode                // decode's first event is due within the transfer's time; exchange/transfer.go explains the three watches
+	DoWatchTransfer               // poll both engines for whether the transfer can still come
+	DoCheckDecode                 // check decode's load, then end its leg unless it must stay open
+	DoBlamePrefill                // plan without this prefill engine
+	DoBlameDecode                 // plan without this decode engine
+	DoSendStream                  // relay decode's stream
+	DoSendWhole                   // send decode's answer
+	DoSendPrefill                 // send prefill's status and body as they are
+	DoSendDecode                  // send decode's status and body as they are
+	DoSendError                   // send an error answer
+	DoPlanContinuation            // choose another decode engine to continue the stream, without the one that was asked last
+	DoAskContinuation             // ask it to continue the stream
+	DoGoOn                        // relay the continuation
+	DoGiveUp                      // note that no engine continues the stream
+	DoSendEnd                     // send the end that the stream lacks
+	DoCut                         // send an error event, then cut the connection
+	DoClosePrefill                // end the leg by closing its connection
 	DoCloseDecode
 	DoDisownDecode  // the request no longer needs the leg; it stays open until decode's blocks are reclaimed
 	DoDrain         // the client is served: keep both legs, whose events still come
 	DoFinishPrefill // let the leg run to its end in the background, within a time limit
 	DoRepeatPrefill // ask prefill again with the whole body under the same id, so that decode's blocks come free
-	DoFreePrefill   // nobody takes the blocks that prefill holds: tell it so, or have a decode leg of one token take them
+	DoFreePrefill   // no leg takes the blocks that prefill holds: notify it, or send a decode leg of one token that takes them
 	DoCancel        // tell both engines through their control routes
 	DoGiveBack      // decode was asked and has ended: free prefill's blocks once decode cannot be reading them any more
 	DoAbandon       // decode waits for a run of prefill that is over: reclaim its blocks
@@ -204,7 +204,7 @@ func (d ActionKind) String() string {
 	return [...]string{
 		"nothing", "plan", "plan_alone", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "watch_transfer", "check_decode", "blame_prefill",
 		"blame_decode", "send_stream", "send_whole", "send_prefill", "send_decode", "send_error",
-		"plan_onward", "ask_onward", "go_on", "give_up", "send_end", "cut",
+		"plan_continuation", "ask_continuation", "go_on", "give_up", "send_end", "cut",
 		"close_prefill", "close_decode", "disown_decode", "drain", "finish_prefill", "repeat_prefill", "free_prefill",
 		"cancel", "give_back", "abandon", "count_leak", "done", "drop",
 	}[d]

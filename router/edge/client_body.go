@@ -69,12 +69,12 @@ type clientBody struct {
 	class  int     // of the buffer in roomSizes; -1: none of them
 	room   *[]byte // what was taken from the pool of that class
 	copied atomic.Int64
-	tenant string // of the caller; "" if nobody is known
+	tenant string // of the caller; "" if there is none
 	mine   int    // bytes that count for the tenant
 }
 
-// open returns an empty body that the caller holds. It has no buffer yet.
-func (s *clientBodies) open() *clientBody {
+// begin returns an empty body that the caller holds. It has no buffer yet.
+func (s *clientBodies) begin() *clientBody {
 	b, ok := s.free.Get().(*clientBody)
 	if !ok {
 		b = &clientBody{from: s}
@@ -85,8 +85,8 @@ func (s *clientBodies) open() *clientBody {
 	return b
 }
 
-// take counts n bytes, unless there would be more than limit.
-func (s *clientBodies) take(n, limit int) bool {
+// reserve counts n bytes, unless there would be more than limit.
+func (s *clientBodies) reserve(n, limit int) bool {
 	if s.held.Add(int64(n)) <= int64(limit) {
 		return true
 	}
@@ -111,7 +111,7 @@ func (b *clientBody) Release() {
 
 // charge counts n bytes that were copied of the body, until the body is dropped. It reports false if they would exceed limit.
 func (b *clientBody) charge(n, limit int) bool {
-	if !b.from.take(n, limit) {
+	if !b.from.reserve(n, limit) {
 		return false
 	}
 	b.copied.Add(int64(n))
@@ -137,7 +137,7 @@ func (b *clientBody) grow(most, memory int) *openai.Error {
 	if class < 0 || size > memory {
 		size, class = min(size, most), -1
 	}
-	if !b.from.take(size-had, memory) {
+	if !b.from.reserve(size-had, memory) {
 		return errBodyMemory()
 	}
 	if had > 0 { // most bodies fit into the first room, and are not counted twice
@@ -191,7 +191,7 @@ func (r *Edge) readBody(a *clientConn, q *request, f bodyFraming) (*clientBody, 
 			return nil, r.unread(err)
 		}
 	}
-	b := r.bodies.open()
+	b := r.bodies.begin()
 	b.tenant = q.who.Tenant
 	if err := a.readBody(b, most, cfg.Limits.BodyMemory); err != nil {
 		b.Release()
@@ -309,7 +309,7 @@ func (a *clientConn) chunkSize() (int64, error) {
 	return size, nil
 }
 
-// skipTrailer reads the fields behind the last chunk, and drops them: none of them means anything here.
+// skipTrailer reads the fields after the last chunk, and drops them: none of them means anything here.
 func (a *clientConn) skipTrailer() error {
 	for range mostTrailers + 1 {
 		var room [longestLine]byte

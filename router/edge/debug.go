@@ -2,7 +2,7 @@ package edge
 
 import "net"
 
-// Debug is what tests of a whole gateway need of the edge, and nobody else does.
+// Debug is what only tests of a whole gateway need of the edge.
 type Debug struct{ r *Edge }
 
 // Debug returns the edge's debug.

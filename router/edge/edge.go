@@ -38,7 +38,7 @@ type Snapshot struct {
 	Limits    openai.Limits                // of bodies
 	Sealer    *openai.Sealer               // nil: bodies keep their own cache_salt
 	Clients   Clients                      // nil: everybody may call
-	Limiter   Limiter                      // nil: nobody is limited
+	Limiter   Limiter                      // nil: no caller is limited
 	Responses stored.Responses             // nil: stored responses cannot be had
 	Refused   func(status int, why string) // called once per request that was answered before it was admitted; may be nil
 	Exchange  *exchange.Snapshot
@@ -62,11 +62,11 @@ type Edge struct {
 
 	draining   atomic.Bool
 	askedReady atomic.Bool   // a client has asked for /readyz
-	closing    chan struct{} // closed when nobody waits for a place any more
+	closing    chan struct{} // closed when requests wait for a place no longer
 	close      func()        // closes it, once
 }
 
-// New returns an edge that serves nobody yet.
+// New returns an edge that serves no listener yet.
 func New(parts Parts) *Edge {
 	r := &Edge{Parts: parts, closing: make(chan struct{})}
 	r.close = sync.OnceFunc(func() { close(r.closing) })

@@ -19,7 +19,7 @@ type card struct {
 }
 
 // cards are the models that the caller may name: the configured ones in their order, each with the adapters that its
-// engines report behind it. Of what engines differ in, the least context is told, and else what the first one says.
+// engines report after it. Where engines differ, the smallest context counts, and otherwise what the first one says.
 func (s *Snapshot) cards(who principal) []card {
 	all := []card{}
 	for _, mc := range s.Config.Models {
@@ -31,14 +31,14 @@ func (s *Snapshot) cards(who principal) []card {
 			if r == nil {
 				continue
 			}
-			base.take(r.Base)
+			base.merge(r.Base)
 			for name, a := range r.Adapters {
 				if s.Fleet.AdapterOf(name) == m && who.Permits(name) {
 					c, ok := found[name]
 					if !ok {
 						c = card{ID: name, Object: "model", Owner: "pdrouter", Parent: &m.Name}
 					}
-					c.take(a)
+					c.merge(a)
 					found[name] = c
 				}
 			}
@@ -53,7 +53,7 @@ func (s *Snapshot) cards(who principal) []card {
 	return all
 }
 
-func (c *card) take(m fleet.Served) {
+func (c *card) merge(m fleet.Served) {
 	if c.Created == 0 {
 		c.Created = m.Created
 	}

@@ -12,7 +12,7 @@ import (
 type requestHead struct {
 	Proto string // as it stands in the request line
 	URI   []byte // the request target as sent
-	Raw   []byte // the header block as sent, from behind the request line to the blank line; empty if there is no field
+	Raw   []byte // the header block as sent, from after the request line to the blank line; empty if there is no field
 }
 
 const (

@@ -38,7 +38,7 @@ func (r *Edge) newServer(cfg *config.Config) *fiber.App {
 		c := app.AcquireCtx(rc)
 		defer app.ReleaseCtx(c)
 		_ = r.handle(c)
-		if !rc.Conn().(*clientConn).settle() || r.draining.Load() { // the client's next request goes to another gateway
+		if !rc.Conn().(*clientConn).reusable() || r.draining.Load() { // the client's next request goes to another gateway
 			c.Response().SetConnectionClose()
 		}
 	}

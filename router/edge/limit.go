@@ -20,7 +20,7 @@ type Limiter interface {
 }
 
 // Lease is one request that was admitted. Done is called once, at the request's only end, with the tokens that it has
-// used, or -1 if nobody knows.
+// used, or -1 if that is unknown.
 type Lease interface {
 	Done(tokens int)
 }

@@ -46,7 +46,7 @@ type clientConn struct {
 	chunked bool  // the body
 	refused bool  // the connection ends with an answer to a request that was not read to its end
 
-	joins bool   // what is written next leaves with what is written behind it
+	joins bool   // what is written next leaves with the write after it
 	kept  []byte // that, while it waits
 }
 
@@ -124,7 +124,7 @@ func (l *listener) remove(a *clientConn) {
 	l.mu.Unlock()
 }
 
-// Read reads a request's head for the server, and nothing behind it. The server waits for a request by asking for one byte, and
+// Read reads a request's head for the server, and nothing after it. The server waits for a request by asking for one byte, and
 // holds no memory for it meanwhile: what has come with that is kept until it asks for the rest, at once.
 func (a *clientConn) Read(p []byte) (n int, err error) {
 	if a.open { // nothing that follows can be trusted to be a request
@@ -136,12 +136,12 @@ func (a *clientConn) Read(p []byte) (n int, err error) {
 		}
 	}
 	if len(a.early) > 0 {
-		n = a.take(p, a.early[:min(len(p), len(a.early))])
+		n = a.consume(p, a.early[:min(len(p), len(a.early))])
 		a.drop(n)
 		return n, nil
 	}
 	n, err = a.readSome(p[:min(len(p), nonblock.BufSize)])
-	head := a.take(p, p[:n])
+	head := a.consume(p, p[:n])
 	if head < n {
 		a.buf = nonblock.GetBuf(&a.from.bufs)
 		a.early = a.buf[:copy(a.buf[:], p[head:n])]
@@ -149,8 +149,8 @@ func (a *clientConn) Read(p []byte) (n int, err error) {
 	return head, err
 }
 
-// take copies as much of b as belongs to the head.
-func (a *clientConn) take(p, b []byte) int {
+// consume copies as much of b as belongs to the head.
+func (a *clientConn) consume(p, b []byte) int {
 	end := a.head.find(b)
 	if a.open = end >= 0; a.open {
 		b = b[:end]
@@ -209,9 +209,9 @@ func (a *clientConn) expect(f bodyFraming) {
 	a.open = f.length != 0
 }
 
-// settle makes the connection ready for the next request, and reports whether it can be used for one: not where a body is
+// reusable makes the connection ready for the next request, and reports whether it can be used for one: not where a body is
 // still to come that the answer did not wait for.
-func (a *clientConn) settle() bool {
+func (a *clientConn) reusable() bool {
 	if a.open && !a.chunked && a.left > 0 && a.left <= int64(len(a.early)) {
 		a.drop(int(a.left))
 		a.open = false
@@ -257,8 +257,8 @@ func (h *headEnd) find(b []byte) int {
 	}
 }
 
-// JoinNext has what is written next leave with what is written behind it, which there must be. Both are within the write deadline that holds
-// then: it is taken away behind them.
+// JoinNext joins the next write with the one after it, which must come. Both are within the write deadline of that time, which is removed
+// after them.
 func (a *clientConn) JoinNext() { a.joins = true }
 
 // Write writes all of p.
@@ -335,10 +335,10 @@ func (a *clientConn) SetWriteDeadline(t time.Time) error {
 	return a.Conn.SetWriteDeadline(t)
 }
 
-// SetReadDeadline sets when reads fail, which stays now if nothing more is to be read.
+// SetReadDeadline sets when reads fail. After stopReading they fail at once.
 func (a *clientConn) SetReadDeadline(t time.Time) error {
 	err := a.Conn.SetReadDeadline(t)
-	if a.ends.Load() { // looked at behind the call, as stopReading sets it before its own: the last one says now
+	if a.ends.Load() { // read after the call, as stopReading sets it before its own call: the last of them says now
 		return a.Conn.SetReadDeadline(time.Now())
 	}
 	return err

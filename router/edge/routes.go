@@ -27,7 +27,7 @@ const (
 // route is one entry of the route table.
 type route struct {
 	path, method string
-	behind       string // what follows the name in a path, where there is one between path and it
+	suffix       string // what follows the name in a path, where a name stands between path and suffix
 	does         doing
 	shape        openai.Shape // of the body, where there is one that is JSON
 }
@@ -35,7 +35,7 @@ type route struct {
 // String is the route as metrics and the log name it.
 func (rt *route) String() string {
 	if rt.does == askStored {
-		return rt.path + "{id}" + rt.behind
+		return rt.path + "{id}" + rt.suffix
 	}
 	return rt.path
 }
@@ -95,7 +95,7 @@ var named = [...]struct {
 	*route
 	isName func(string) bool
 }{
-	{&route{path: pathResponses + "/", behind: "/cancel", method: http.MethodPost, does: askStored}, stored.IsResponseID},
+	{&route{path: pathResponses + "/", suffix: "/cancel", method: http.MethodPost, does: askStored}, stored.IsResponseID},
 	{&route{path: pathResponses + "/", method: http.MethodGet, does: askStored}, stored.IsResponseID},
 	{&route{path: pathModels + "/", method: http.MethodGet, does: oneModel}, func(s string) bool { return s != "" }},
 }
@@ -110,7 +110,7 @@ func findRoute(path, method string) (rt *route, name string, e *openai.Error) {
 		}
 		n := &named[i]
 		rest, under := strings.CutPrefix(path, n.path)
-		rest, whole := strings.CutSuffix(rest, n.behind)
+		rest, whole := strings.CutSuffix(rest, n.suffix)
 		if under && whole && n.isName(rest) {
 			rt, name = n.route, rest
 		}
@@ -129,9 +129,9 @@ func findRoute(path, method string) (rt *route, name string, e *openai.Error) {
 // pathOf is the path of a request target, which may name the host as well, as requests to proxies do.
 func pathOf(target string) string {
 	path, _, _ := strings.Cut(target, "?")
-	if _, behind, absolute := strings.Cut(path, "://"); absolute && path[0] != '/' {
-		if i := strings.IndexByte(behind, '/'); i >= 0 {
-			return behind[i:]
+	if _, rest, absolute := strings.Cut(path, "://"); absolute && path[0] != '/' {
+		if i := strings.IndexByte(rest, '/'); i >= 0 {
+			return rest[i:]
 		}
 		return "/"
 	}

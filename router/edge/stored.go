@@ -23,7 +23,7 @@ func (s *Snapshot) held(ctx context.Context, id, param string, who principal) (e
 		return nil, "", errResponsesUnknown(err)
 	}
 	h, read := stored.ReadHolder(value)
-	if !ok || !read || h.Owner != stored.Owner(who.Tenant, who.Subject) { // whose it is is nobody else's business
+	if !ok || !read || h.Owner != stored.Owner(who.Tenant, who.Subject) { // other callers must not learn that it exists
 		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}
 	if e = s.Fleet.Engine(h.Engine); e == nil {
@@ -50,7 +50,7 @@ func (q *request) findStored(ctx context.Context) (e *openai.Error) {
 		return e
 	}
 	if q.Model = q.s.Fleet.Models[q.Pin.Model]; !slices.Contains(q.Model.Decode, q.Pin) {
-		return errNoResponse(reason.ResponseEngineGone, q.name, "response_id") // it answers nobody any more
+		return errNoResponse(reason.ResponseEngineGone, q.name, "response_id") // it answers no more requests
 	}
 	if e = q.permitted(); e != nil {
 		return e
@@ -61,7 +61,7 @@ func (q *request) findStored(ctx context.Context) (e *openai.Error) {
 
 // target is the path that an engine is asked on. Of the query, what engines know is written anew.
 func (rt *route) target(name, query string) (string, *openai.Error) {
-	target := rt.path + name + rt.behind
+	target := rt.path + name + rt.suffix
 	if rt.method != http.MethodGet || query == "" {
 		return target, nil
 	}

@@ -27,21 +27,21 @@ type attempt struct {
 
 	decodeIs   custody
 	parked     bool // it waits for the pair
-	leaked     bool // KV may be held for nobody
-	hurried    bool // nobody waits for the answer
+	leaked     bool // KV may be leaked
+	hurried    bool // no client waits for the answer
 	unstreamed bool // decode's first byte comes with its last, and says nothing of the transfer
 
 	due           time.Time   // of decode's first token; zero until prefill has answered
 	prefillTimer  *time.Timer // the prefill leg's time
 	transferTimer *time.Timer // runs until decode's first token is due; nil if that is not set
-	watchTimer    *time.Timer // runs until the transfer is to be watched, or decode's engine to be asked; nil if it is not to be
+	watchTimer    *time.Timer // until the transfer is watched, or decode's load checked; nil if neither is due
 
-	// onTransferLost is told that the transfer has not come, and leaves decode's leg open: prefill writes, and how the leg may be ended is for
-	// the job that frees decode's blocks. Nil where decode reads, or its engine ends a transfer that fails.
+	// onTransferLost is called when the transfer has not come. It leaves decode's leg open: the job that frees decode's blocks ends it. It is
+	// nil if decode reads, or if decode's engine itself ends a transfer that fails.
 	onTransferLost func(why reason.Reason)
 	landed         func() bool // whether the transfer is over, as far as is known; nil if that cannot be known
 
-	ifPrefillFails atomic.Pointer[reclaim.Job] // what is to be done then, as the leg runs on for decode's blocks alone; prefillOver once it is over
+	ifPrefillFails atomic.Pointer[reclaim.Job] // the job for then, as the leg continues only for decode's blocks; prefillOver after its end
 }
 
 // custody says who ends a decode leg.
@@ -114,22 +114,15 @@ func (a *attempt) keptAll() (kept, never bool) {
 	return kept, kept && !leg.EndedAtLimit(a.prefill.Body)
 }
 
-// spoiled reports whether decode may have used up what it refers to at prefill, so that nobody else may refer to it.
+// spoiled reports whether decode may have used its reference to prefill's blocks, so that no other leg may use it.
 func (a *attempt) spoiled() bool { return a.decode.State() == dispatch.LegBroken }
 
-var errRunOver = errors.New("its run is over, and nothing shows that what it was to write has come")
+var errRunOver = errors.New("its run is over, and nothing shows that the KV has come")
 
-// legOf returns the leg that an event is about, nil if it is about none: of a pair that does not come about it is prefill's, of a transfer
-// as well, whose failure it notes.
+// legOf returns the leg that an event is about, nil if it is about none. A handshake or a transfer that fails is about prefill's.
 func (a *attempt) legOf(e dispatch.Event) *leg.Leg {
 	switch k := e.Kind; {
-	case k == dispatch.EvTransferLost:
-		a.prefill.Failure = errRunOver
-		if e.Why == reason.TransferTimeout {
-			a.prefill.Failure = leg.ErrTransferLate
-		}
-		return &a.prefill
-	case k.OfPrefill(), k == dispatch.EvPairFailed:
+	case k.OfPrefill(), k == dispatch.EvPairFailed, k == dispatch.EvTransferLost:
 		return &a.prefill
 	case k.OfDecode(), k.Breaks():
 		return &a.decode
@@ -197,7 +190,7 @@ func (a *attempt) release() {
 	a.decode.End()
 }
 
-// blind reports whether decode's leg was ended as nobody waits for its answer, though decode could not tell that it was at work.
+// blind reports whether decode's leg was ended because its client left, without knowing whether decode had its KV.
 func (a *attempt) blind() bool { return a.unstreamed && a.hurried }
 
 // unsent reports that the decode leg is over and no byte of it has left.

@@ -25,19 +25,19 @@ func (x *Exchange) plan() dispatch.Event {
 		var late bool
 		if choice, f, e, late = x.back(waited); late {
 			if e.Kind == dispatch.EvPlannedLater && !waited && !x.m.Retries.Retry(time.Now()) {
-				return x.spent()
+				return x.overBudget()
 			}
 			return e
 		}
 	case retry && !waited && x.doubles(choice) && !x.m.Retries.Retry(time.Now()):
 		if choice, f = x.choose(x.excluded.With(x.m.Prefill)); choice.Decode < 0 || x.doubles(choice) {
-			return x.spent()
+			return x.overBudget()
 		}
 	}
 	x.Sum.Phases.Plan = x.selection.Now.Sub(x.Sum.Arrived)
 	x.Sum.Reason, x.Sum.Prefill, x.Sum.Decode = string(choice.Reason), "", ""
 	if choice.Decode < 0 {
-		return x.nobody(choice)
+		return x.noEngine(choice)
 	}
 	x.waitsUntil = time.Time{}
 	a := &attempt{split: choice.Split, unstreamed: !x.b.Stream}
@@ -78,14 +78,14 @@ func (x *Exchange) doubles(c policies.Choice) bool {
 	return true
 }
 
-// spent ends a request that would need a retry beyond the budget. The client is told when engines that refused it may be asked.
-func (x *Exchange) spent() dispatch.Event {
+// overBudget ends a request whose retry the budget does not allow. The client learns when engines that refused it may be asked again.
+func (x *Exchange) overBudget() dispatch.Event {
 	x.pause = x.excluded.Soonest()
 	return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
 }
 
-// nobody says what becomes of a request that no engine can take now: it waits where one may come back.
-func (x *Exchange) nobody(c policies.Choice) dispatch.Event {
+// noEngine handles a choice without an engine: the request waits if one may come back.
+func (x *Exchange) noEngine(c policies.Choice) dispatch.Event {
 	why, missing := reason.NoEngine, fleet.Decode
 	switch c.Reason {
 	case policies.NoPair:
@@ -101,7 +101,7 @@ func (x *Exchange) nobody(c policies.Choice) dispatch.Event {
 	if x.waitsUntil.IsZero() {
 		x.waitsUntil = now.Add(x.s.Config.Timeouts.Queue)
 		if x.Sum.Attempts > 0 && x.doubles(c) && !x.m.Retries.Retry(now) {
-			return x.spent()
+			return x.overBudget()
 		}
 	}
 	left := min(x.waitsUntil.Sub(now), x.due.Sub(now))

@@ -16,7 +16,7 @@ const (
 )
 
 // backoff is the wait before the n-th time, from 1, that a request goes back to engines that have failed it: twice as long each
-// time, of which between half and all, so that requests that failed together do not come back together.
+// time, between half of it and all of it, so that requests that failed together do not come back together.
 func backoff(n int, random uint64) time.Duration {
 	d := backoffMost
 	if n < 7 {

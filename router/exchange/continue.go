@@ -44,7 +44,7 @@ func (x *Exchange) askContinuation(a *attempt) {
 	x.startDecode(a, m)
 }
 
-// newContinuation returns what is to be kept for another engine to go on, nil if the policy wants none or it cannot be.
+// newContinuation returns what another engine needs to continue the stream; nil if the policy wants no continuation, or none is possible.
 func (x *Exchange) newContinuation() *relay.Continuation {
 	p, ok := x.s.Planner.(interface{ AfterFailure(model string) string })
 	if !ok || x.branch || !x.b.Stream {

@@ -42,7 +42,7 @@ type Exchange struct {
 	caller         Caller
 	branch         bool // of a client's request, which its caller reports
 
-	// What whoever has it served may read: at the end of Run, and in Ended. None of it changes once Over is set.
+	// What the caller may read, after Run and in Ended. None of it changes after Over is set.
 	Over  bool           // there is an outcome
 	Why   reason.Reason  // of the end of a request that failed
 	Reply Reply          // what the client is to get
@@ -54,7 +54,7 @@ type Exchange struct {
 	queue        []dispatch.Event    // of the owner's own making, oldest first
 	waits        int                 // how often it went back to engines that had failed it
 	pause        time.Duration       // before engines are chosen again; 0 if it need not wait
-	due          time.Time           // the deadline of what comes before the gate
+	due          time.Time           // the deadline of what comes before the first token
 	notContinued string              // why there is none, though the policy wants it
 	continuation *relay.Continuation // what another engine would need to go on with the stream; nil if none may
 	last         reason.Reason       // of the last attempt that failed
@@ -99,7 +99,7 @@ func (r *Exchanges) Begin(q *Request) *Exchange {
 	x.attemptContext = attemptContext{r: r, s: s, m: m, b: b, path: q.Path, forwarded: q.Forwarded}
 	b.Retain() // until the exchange is done
 	x.caller, x.branch, x.tenant = q.Caller, q.Branch, q.Tenant
-	x.open()
+	x.mailbox.init()
 	x.queue, x.acts = x.queueRoom[:0], x.actRoom[:0]
 	x.Sum = report.Summary{
 		RequestID: q.ID, Subject: q.Subject, Model: m.Name, Route: q.Pattern, Stream: b.Stream, Removed: b.Removed, Arrived: arrived,
@@ -150,8 +150,7 @@ func (x *Exchange) Run() {
 	}
 }
 
-// drain goes on with a request that is over, its client told and its summary written, until its legs can be ended without leaving KV
-// behind.
+// drain continues a request that has its outcome and its summary until ending its legs leaks no KV.
 func (x *Exchange) drain(ctx context.Context) {
 	defer func() {
 		x.cur.letGo()
@@ -208,7 +207,7 @@ func (x *Exchange) advance() {
 	}
 }
 
-// wait blocks on what the state of the request has it wait for, besides events.
+// wait blocks on what the request's state waits for besides events.
 func (x *Exchange) wait() {
 	switch {
 	case x.d.State == dispatch.StWaiting:
@@ -230,7 +229,7 @@ func (x *Exchange) wait() {
 	}
 }
 
-// post has the owner handle an event of its own making next.
+// post queues an event of the owner's own.
 func (x *Exchange) post(e dispatch.Event) { x.queue = append(x.queue, e) }
 
 func (x *Exchange) step(e dispatch.Event) {
@@ -246,8 +245,14 @@ func (x *Exchange) received(m envelope) dispatch.Event {
 	if e.Kind.OfDecode() {
 		m.a.arrived()
 	}
-	if e.Kind == dispatch.EvTransferLost && e.Why == reason.TransferTimeout && m.a.pair != nil {
-		x.observeTransfer(m.a, false)
+	if e.Kind == dispatch.EvTransferLost {
+		m.a.prefill.Failure = errRunOver
+		if e.Why == reason.TransferTimeout {
+			m.a.prefill.Failure = leg.ErrTransferLate
+			if m.a.pair != nil {
+				x.observeTransfer(m.a, false)
+			}
+		}
 	}
 	switch {
 	case x.Over:
@@ -267,7 +272,7 @@ func (x *Exchange) begin(m envelope) dispatch.Event {
 	x.b.Stream = m.e.Kind == dispatch.EvDecodeFirst // where the request does not tell
 	x.Sum.Stream = x.b.Stream
 	if s := m.a.stream; s != nil {
-		if m.a.stream = nil; !s.Open(x.continuation) {
+		if m.a.stream = nil; !s.Begin(x.continuation) {
 			return x.refuseStream(m)
 		}
 		x.Reply.Stream = s
@@ -277,7 +282,7 @@ func (x *Exchange) begin(m envelope) dispatch.Event {
 	return m.e
 }
 
-// refuseStream ends decode's leg, as the client cannot have what its stream begins with.
+// refuseStream ends decode's leg, as the beginning of its stream must not reach the client.
 func (x *Exchange) refuseStream(m envelope) dispatch.Event {
 	m.a.decode.End()
 	x.s.Fleet.Failed(m.a.decode.Engine, health.AnswerFailed, m.at)

@@ -24,7 +24,7 @@ type attemptContext struct {
 	excluded  fleet.Excluded // engines that have failed it
 }
 
-// newJob returns what an attempt of the request may have left behind, as a value of its own.
+// newJob returns the job that frees what an attempt of the request may leak.
 func (g *attemptContext) newJob(a *attempt) *reclaim.Job {
 	m := reclaim.NewJob(g.s.Reclaim, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
 	m.Tokens = g.b.PromptTokens()
@@ -34,7 +34,7 @@ func (g *attemptContext) newJob(a *attempt) *reclaim.Job {
 	return m
 }
 
-// startJob has run called in the background, after the request. holder is who holds them for sure; nil if nobody may.
+// startJob runs a job in the background. holder is the engine that surely holds KV; nil if that is not sure.
 func (g *attemptContext) startJob(a *attempt, m *reclaim.Job, run func(context.Context), holder *fleet.Engine) {
 	if !g.r.Reclaim.Start(m, run, holder) && holder != nil {
 		a.leaked = true
@@ -44,7 +44,7 @@ func (g *attemptContext) startJob(a *attempt, m *reclaim.Job, run func(context.C
 
 // closePrefill ends the prefill leg of an attempt whose decode leg holds nothing.
 func (g *attemptContext) closePrefill(a *attempt) {
-	// It may have finished meanwhile, for nobody. With a data plane the cancel that was told gives that back.
+	// It may just have finished. With a data plane the cancel gives that back.
 	switch {
 	case g.m.Connector.Traits().Cancels:
 	case g.m.Connector.Traits().RequiresSplit || !a.answered():
@@ -57,7 +57,7 @@ func (g *attemptContext) closePrefill(a *attempt) {
 	a.prefill.Cancel(leg.ErrEnded)
 }
 
-// finishPrefill has the prefill leg run on with nobody waiting, for timeouts.ending, so that decode's blocks come free.
+// finishPrefill lets the prefill leg continue in the background, for at most timeouts.ending, so that decode's blocks are freed.
 func (g *attemptContext) finishPrefill(a *attempt) {
 	if a.unsent() {
 		g.closePrefill(a)
@@ -74,7 +74,7 @@ func (g *attemptContext) finishPrefill(a *attempt) {
 	}
 }
 
-// abandon sees to what decode holds for a run of prefill that is over, or that has handed nothing off.
+// abandon frees what decode holds for a run of prefill that is over, or that has handed nothing off.
 func (g *attemptContext) abandon(a *attempt) {
 	m := g.newJob(a)
 	kept, never := a.keptAll()
@@ -132,7 +132,7 @@ func (g *attemptContext) repeatPrefill(a *attempt) {
 	}, m.Decode)
 }
 
-// giveBack sees to what prefill may hold for a decode leg that was asked, and has ended.
+// giveBack frees what prefill may hold for a decode leg that was asked and has ended.
 func (g *attemptContext) giveBack(a *attempt) {
 	switch {
 	case a.decode.TookAll():
@@ -152,7 +152,7 @@ func (g *attemptContext) giveBack(a *attempt) {
 	}, m.Prefill)
 }
 
-// giveBackNamed sees to what prefill may hold though its leg is ended before it has answered: it may just have finished.
+// giveBackNamed frees what prefill may hold although its leg is ended before it answered: it may just have finished.
 func (g *attemptContext) giveBackNamed(a *attempt) {
 	if !a.prefill.Engine.Origin.Entry.PlainRequestIDs || g.s.Reclaim.Agent == nil {
 		return
@@ -237,5 +237,5 @@ func (g *attemptContext) observeTransfer(a *attempt, good bool) {
 	}
 }
 
-// leftFor is how long an engine is given to come by itself to where its leg can be ended, when nobody waits for the answer.
+// leftFor is how long a leg without a client may continue to the point where ending it leaks nothing.
 const leftFor = time.Second

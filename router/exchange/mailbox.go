@@ -22,7 +22,7 @@ type envelope struct {
 // mailbox holds the events that legs, timers and the client have for the owner of an exchange. It is safe for concurrent use.
 //
 // An event of a decode leg carries that leg: with an event that is accepted the leg and its answer become the owner's. If an
-// event is not accepted, whoever sends it ends the leg.
+// event is not accepted, its sender ends the leg.
 type mailbox struct {
 	wake chan struct{} // has room for one: something is here
 
@@ -43,7 +43,7 @@ const (
 	acceptsNone
 )
 
-func (b *mailbox) open() { b.wake, b.items = make(chan struct{}, 1), b.room[:0] }
+func (b *mailbox) init() { b.wake, b.items = make(chan struct{}, 1), b.room[:0] }
 
 // enqueue reports whether the event is accepted. One that belongs to the request also interrupts what the owner is blocked on.
 func (b *mailbox) enqueue(m envelope) bool {

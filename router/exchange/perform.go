@@ -77,9 +77,9 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 			e.NoRetry = true // its client's retries would cost the engines more than they are given
 		}
 		x.Sum.Status = x.Reply.Err.Status
-	case dispatch.DoPlanOnward:
+	case dispatch.DoPlanContinuation:
 		x.post(x.planContinuation(a, act.Why))
-	case dispatch.DoAskOnward:
+	case dispatch.DoAskContinuation:
 		x.askContinuation(a)
 	case dispatch.DoGoOn:
 		x.Sum.Continued++
@@ -196,7 +196,7 @@ func (x *Exchange) lastFailure() (f report.Failure) {
 
 // sendWhole makes decode's answer, from which the engines' hand-off was taken out, the client's.
 func (x *Exchange) sendWhole(a *attempt) {
-	x.settled()
+	x.awaitKept()
 	l := &a.decode
 	x.usage.Of(&l.Answer, a.prefillCached())
 	if a.split {
@@ -284,7 +284,7 @@ func (x *Exchange) done(act dispatch.Action) {
 	}
 }
 
-// ended tells of the outcome whoever is to know, also if one of them panics, or what was to be done before.
+// ended reports the outcome to the caller, the report and the set of live requests, even if one of them panics.
 func (x *Exchange) ended() {
 	defer x.b.Release()
 	if !x.branch {

@@ -21,7 +21,7 @@ type Snapshot struct {
 	Tickets   kvtransfer.Enroller    // signs both legs' tickets; nil: legs carry none
 	Token     func() (string, error) // bearer token for the engines' control routes; nil: none is sent
 	Reclaim   *reclaim.Snapshot
-	Responses stored.Responses     // nil: nobody is told who keeps a response
+	Responses stored.Responses     // nil: it is not recorded which engine keeps a response
 	Observe   func(report.Summary) // may be nil
 }
 
@@ -50,6 +50,6 @@ type Request struct {
 	Arrived time.Time
 	Checked time.Duration // from its arrival to the beginning of its wait, if it waited
 	Queued  time.Duration // from its arrival to the end of its wait; 0 if it did not wait
-	Caller  Caller        // nil: nobody is told of its end
+	Caller  Caller        // nil: its end is not reported
 	Branch  bool          // it is a part of a client's request, which its caller reports
 }

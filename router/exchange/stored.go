@@ -20,8 +20,8 @@ func (x *Exchange) remember(a *attempt) {
 	x.s.Responses.Put(x.kept, value, x.s.Config.Timeouts.Stored)
 }
 
-// settled holds back the end of an answer that an engine keeps, until whatever gateway the client asks next can know where.
-func (x *Exchange) settled() {
+// awaitKept holds back the end of an answer that an engine keeps until every gateway can find that engine.
+func (x *Exchange) awaitKept() {
 	if x.kept != "" {
 		x.s.Responses.Await(x.kept)
 		x.kept = ""
@@ -50,7 +50,7 @@ func (x *Exchange) WorksOn() bool {
 		return works
 	case report.ClientLeft, report.FailedAfter:
 		return x.Reply.Stream == nil || !x.Reply.Stream.Whole()
-	case report.FailedBefore: // for a reason of the gateway's own, of which the engine does not know
+	case report.FailedBefore: // for a reason of the gateway's own that the engine does not know
 		return FailedAtWork(x.Why)
 	}
 	return false

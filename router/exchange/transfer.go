@@ -1,5 +1,17 @@
 package exchange
 
+// Decode's first token shows that the KV of a split request has come. Until then three watches may find that it does not come:
+//
+//   - expect (DoExpectDecode) starts when prefill has answered: the first token is due within timeouts.transfer. An answer that is not
+//     streamed brings its first token with its last, so there the KV itself is due, if engines report its arrival (landed).
+//   - watchTransfer (DoWatchTransfer) is for an answer that is not streamed of a connector whose prefill writes: no engine reports the
+//     arrival, so package kvwatch polls both engines until they show how the transfer ended.
+//   - checkDecode (DoCheckDecode) is for a decode leg whose client has left: ending it before decode has the KV would leak
+//     blocks. Decode's load is read once, after a short time. Then the leg is ended, or left open for package reclaim.
+//
+// All of them end an attempt in the same way: by onTransferLost where decode's leg must stay open for package reclaim, otherwise by
+// canceling the leg.
+
 import (
 	"context"
 	"errors"
@@ -14,15 +26,12 @@ import (
 	"pdrouter/router/reclaim"
 )
 
-// transferLost notes that what prefill was to write for the attempt has not come. Decode's leg is open still.
+// transferLost sends the owner the event that the attempt's KV has not come. Decode's leg is still open.
 func (x *Exchange) transferLost(a *attempt, why reason.Reason) {
 	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvTransferLost, Why: why}, at: time.Now()})
 }
 
-// expect has decode's first token be due. It may be called twice; the first call counts.
-//
-// An answer that is not streamed may take as long as it is generated, so there it is the transfer itself that is due,
-// if there is a way to know of it.
+// expect sets when decode's first token is due. It may be called twice; the first call counts.
 func (x *Exchange) expect(a *attempt) {
 	if !a.due.IsZero() || a.decode.State().Over() {
 		return
@@ -49,7 +58,7 @@ func (x *Exchange) expect(a *attempt) {
 	}
 }
 
-// watchLater has the transfer be watched if decode's leg is not over soon, and nothing else tells of the transfer.
+// watchLater starts a watch of the transfer after a short pause, if nothing else shows how it ends.
 func (x *Exchange) watchLater(a *attempt) {
 	if x.m.Connector.Traits().Writes && a.unstreamed && a.h.Endpoint != nil && a.watchTimer == nil {
 		a.watchTimer = x.postAfter(kvwatch.Pause(x.s.Config.Timeouts.Transfer), a, dispatch.EvWatchDue)
@@ -65,9 +74,9 @@ func (x *Exchange) watchTransfer(a *attempt) {
 	x.r.Tasks.Go("a look at a transfer", func() { w.Run(&a.decode) })
 }
 
-// hurry notes that nobody waits for the answer. A decode leg must have begun with what prefill wrote, or else it leaves that
-// behind; with its first token it has. One that is not streamed does not tell, so where prefill writes it is given a while
-// after prefill's answer, and where it reads itself the time of a transfer.
+// hurry notes that no client waits for the answer. Ending decode's leg before decode has its KV would leak blocks. A stream's first token
+// shows that it has. Without a stream nothing shows it, so the leg gets a short time after prefill's answer if prefill writes, or the
+// time of a transfer if decode reads.
 func (x *Exchange) hurry(a *attempt) {
 	a.hurried = true
 	if !a.unstreamed || a.transferTimer != nil || a.decode.State().Over() || a.due.IsZero() {
@@ -80,7 +89,7 @@ func (x *Exchange) hurry(a *attempt) {
 	x.checkIn(a, d)
 }
 
-// checkIn ends the decode leg after d, where prefill writes after a look at whether all that decode has is at work.
+// checkIn ends the decode leg after d. If prefill writes, decode's load is checked first.
 func (x *Exchange) checkIn(a *attempt, d time.Duration) {
 	if a.watchTimer != nil {
 		a.watchTimer.Stop()
@@ -92,8 +101,7 @@ func (x *Exchange) checkIn(a *attempt, d time.Duration) {
 	a.watchTimer = x.postAfter(d, a, dispatch.EvCheckDue)
 }
 
-// checkDecode ends decode's leg. If decode is not at work on all its requests, and can be asked to free this one's blocks, the leg stays
-// open for that.
+// checkDecode ends decode's leg. It stays open if decode does not run all its requests and can be notified to free this one's blocks.
 func (x *Exchange) checkDecode(a *attempt) {
 	r, e := x.r, a.decode.Engine
 	x.r.Tasks.Go("a look at a load", func() {
@@ -121,20 +129,20 @@ func (x *Exchange) postAfter(d time.Duration, a *attempt, k dispatch.EventKind) 
 	return time.AfterFunc(d, func() { x.enqueue(envelope{a: a, e: dispatch.Event{Kind: k}}) })
 }
 
-// worked reports whether a leg that was ended blind had its blocks all the same: decode was at work with all that it had.
+// worked reports whether decode ran all its requests when its leg was ended, so that this one had its KV.
 func (a *attempt) worked() bool { return errors.Is(a.decode.Cause(), leg.ErrAtWork) }
 
-// landed returns what says whether a transfer to the engine is over, as far as is known: it is taken for over if the
-// engine's events cannot be relied on, because its stream was not open all the time from now on.
+// landed returns a function that reports whether a transfer to the engine is over. It reports true too if the engine's event stream was
+// not open all the time since this call: then its events may be missing. It returns nil if the engine has no open event stream.
 func (r *Exchanges) landed(id string, decode *fleet.Engine) func() bool {
 	if decode.ControlURL == "" {
 		return nil
 	}
-	edition := decode.EventStreams.Load()
+	stream := decode.EventStreams.Load()
 	if !decode.EventsOpen.Load() {
 		return nil
 	}
 	return func() bool {
-		return r.Report.Transfers.Over(id) || !decode.EventsOpen.Load() || decode.EventStreams.Load() != edition
+		return r.Report.Transfers.Over(id) || !decode.EventsOpen.Load() || decode.EventStreams.Load() != stream
 	}
 }

@@ -35,7 +35,7 @@ func (x *Exchange) Used() UsedTokens {
 			u.Answer = max(u.Answer, x.usage.Pieces)
 		}
 		return u
-	case s.Attempts == 0, s.Outcome == report.Completed && s.Status >= 400, s.Outcome == report.FailedBefore && !FailedAtWork(x.Why): // nobody had anything of it
+	case s.Attempts == 0, s.Outcome == report.Completed && s.Status >= 400, s.Outcome == report.FailedBefore && !FailedAtWork(x.Why): // the client got nothing
 		return UsedTokens{}
 	case s.Outcome == report.FailedBefore && x.Why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == report.Completed && !s.Stream:
 		return UsedTokens{Unknown: true}
@@ -52,8 +52,8 @@ func FailedAtWork(why reason.Reason) bool {
 	return why == reason.AnswerTooLarge || why == reason.Deadline
 }
 
-// mostUnread is the most tokens that an unread answer is taken for: a long context. What makes answers large is log probabilities, of which
-// a token has many bytes.
+// mostUnread is the most tokens that an unread answer is taken for: a long context. What makes answers large is log probabilities,
+// many bytes for each token.
 const mostUnread = 128 << 10
 
 // unreadTokens estimates the tokens of what was too large to be read, where the body has no limit of its answer: a token for every four bytes of the

@@ -16,6 +16,6 @@ func New() (take func(choice int, event []byte) bool, ended func() (string, repo
 	for range 2 {
 		f.branches = append(f.branches, &exchange.Exchange{})
 	}
-	return func(choice int, event []byte) bool { return f.take(choice, &exchange.Exchange{}, event) },
+	return func(choice int, event []byte) bool { return f.add(choice, &exchange.Exchange{}, event) },
 		func() (string, report.Outcome) { return string(f.out), f.sum.Outcome }
 }

@@ -202,7 +202,7 @@ func (f *Fan) pump(k int, x *exchange.Exchange) {
 			if !ok {
 				break
 			}
-			if !f.take(k, x, event) {
+			if !f.add(k, x, event) {
 				err = leg.ErrEnded
 				break
 			}
@@ -223,8 +223,8 @@ func (f *Fan) pump(k int, x *exchange.Exchange) {
 	}
 }
 
-// take merges one event, once there is room. It reports false if nobody wants more.
-func (f *Fan) take(k int, x *exchange.Exchange, event []byte) bool {
+// add merges one event, once there is room. It reports false if no more is wanted.
+func (f *Fan) add(k int, x *exchange.Exchange, event []byte) bool {
 	f.mu.Lock()
 	for !f.over && len(f.out)-f.from > room {
 		f.turn.Wait()
@@ -235,7 +235,7 @@ func (f *Fan) take(k int, x *exchange.Exchange, event []byte) bool {
 	}
 	var says choices.Outcome
 	f.out, says = f.merge.Event(f.out, k, event)
-	switch says { // at once: nothing may come behind an error event
+	switch says { // at once: nothing may follow an error event
 	case choices.Finished:
 		f.err = io.EOF
 	case choices.Failed:
@@ -309,7 +309,7 @@ func (f *Fan) settleLocked(o report.Outcome, why reason.Reason, rep exchange.Rep
 	f.turn.Broadcast()
 }
 
-// leave has the branches end: nobody waits for them. Those that have ended do not hear it.
+// leave ends the branches, as their client has left. Those that have ended ignore it.
 func (f *Fan) leave() {
 	for _, x := range f.branches {
 		x.Cancel()
@@ -329,7 +329,7 @@ func (f *Fan) names(of func(servedBy) string) string {
 	return strings.Join(out, ", ")
 }
 
-// Head tells the client who served it. It returns the reason, what is to be sent, and whether that is the fan itself, as a stream:
+// Head tells the client who served it. It returns the reason, what to send, and whether that is the fan itself, as a stream:
 // then a branch may settle the outcome at any moment, so that nothing of the fan may be read without its lock.
 func (f *Fan) Head(set func(name, value string)) (why string, rep exchange.Reply, streams bool) {
 	f.mu.Lock()
@@ -350,7 +350,7 @@ func (f *Fan) Head(set func(name, value string)) (why string, rep exchange.Reply
 	return why, f.reply, streams
 }
 
-// Panicked ends the request in place of whoever panicked.
+// Panicked ends the request after a panic.
 func (f *Fan) Panicked(v any) {
 	f.r.Log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	f.end(report.FailedBefore, reason.Panic, exchange.Reply{Err: openai.ErrInternal(nil)})

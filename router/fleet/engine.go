@@ -33,37 +33,22 @@ type Engine struct {
 	tls           atomic.Pointer[tls.Config] // of connections to come; nil: the default
 	Bootstrap     connector.Bootstrap        // connector sglang; without a room
 
-	// What this gateway has there now.
+	inUse                    // what this gateway has there now
+	reachability             // whether it takes connections
+	run                      // which run of it answers, and what that run says
+	Draining     atomic.Bool // it takes no more requests
+	Health       health.State
+	HandOff      HandOff // of a prefill engine
+}
+
+// inUse is what this gateway has at an engine now.
+type inUse struct {
 	InFlight  atomic.Int64              // legs
 	Streaming atomic.Int64              // of them, streams that have brought tokens
 	Supplied  atomic.Int64              // of them, decode legs without a stream whose KV has come, as the engine's load has shown
 	Overdue   atomic.Int64              // of them, decode legs whose KV is overdue
 	Backlog   atomic.Int64              // prompt tokens that it has yet to compute, for models whose policy uses prefixes
 	slot      atomic.Pointer[cacheSlot] // its place in the prefix index; nil if it has none
-
-	// Whether requests may go there.
-	Down         atomic.Bool
-	Draining     atomic.Bool  // it takes no more requests
-	Failures     atomic.Int32 // failures to connect and failed health checks in a row
-	failureLimit atomic.Int32 // how many of them make it go down
-	silence      atomic.Int64 // when a connection that was not answered was counted last, in Unix nanoseconds
-	refuses      atomic.Bool  // its last failure was a refused connection: nothing listens there
-	Progress     atomic.Bool  // a request has made progress since the last health check began
-	proven       atomic.Bool  // it has answered
-	Health       health.State
-	HandOff      HandOff // of a prefill engine
-
-	// Which run of it answers, and what that run says.
-	Generation   atomic.Uint64                             // grows whenever another run of an engine that does not publish is seen
-	Endpoint     atomic.Pointer[connector.PrefillEndpoint] // of a stock prefill engine; nil until it has answered
-	Channel      *ChannelState                             // of a stock engine; nil of others
-	Reported     atomic.Pointer[Reported]                  // what it serves; nil until it has said so
-	EventsOpen   atomic.Bool                               // its event stream is open
-	EventStreams atomic.Uint64                             // how often that stream began, broke or had a gap
-
-	// Each wakes one goroutine of the monitor and has a buffer of one.
-	Recheck chan struct{} // check its health now
-	Relist  chan struct{} // list its models again: it is up again, and may serve others
 }
 
 // Origin is all of a configuration that an engine was made from: engines of one origin are the same.
@@ -84,7 +69,8 @@ func newEngine(ec config.Engine, rank int, m *Model, role metadata.Role, cfg con
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{Name: ec.Name, Model: m.Name, ControlURL: strings.TrimSuffix(ec.Control, "/"), Upstream: up, Recheck: make(chan struct{}, 1), Relist: make(chan struct{}, 1)}
+	e := &Engine{Name: ec.Name, Model: m.Name, ControlURL: strings.TrimSuffix(ec.Control, "/"), Upstream: up}
+	e.Recheck, e.Relist = make(chan struct{}, 1), make(chan struct{}, 1)
 	if e.ControlClient = control; ec.TLS != (config.TLS{}) {
 		e.ControlClient = NewControlClient(e.dialControl)
 	}

@@ -2,7 +2,7 @@ package fleet
 
 import "pdrouter/policies"
 
-// filter leaves those engines in a choice that can serve this very request: the one that holds what it is about, even while
+// filter leaves those engines in a choice that can serve this request: the one that holds what it is about, even while
 // it drains, or those with the adapter that it names.
 func (k *Selection) filter(f *policies.Fleet) {
 	if k.pin == nil && k.adapter == "" {

@@ -11,6 +11,17 @@ import (
 	"pdrouter/router/connector"
 )
 
+// run is which run of an engine answers, and what that run says.
+type run struct {
+	Generation   atomic.Uint64                             // grows whenever another run of an engine that does not publish is seen
+	Endpoint     atomic.Pointer[connector.PrefillEndpoint] // of a stock prefill engine; nil until it has answered
+	Channel      *ChannelState                             // of a stock engine; nil of others
+	Reported     atomic.Pointer[Reported]                  // what it serves; nil until it has said so
+	Relist       chan struct{}                             // has its models listed again; has a buffer of one
+	EventsOpen   atomic.Bool                               // its event stream is open
+	EventStreams atomic.Uint64                             // how often that stream began, broke or had a gap
+}
+
 // SideChannel is where a stock engine answers questions about its ranks.
 type SideChannel struct {
 	Host     string

@@ -24,18 +24,13 @@ type PairOut struct {
 	Opened  uint64 `json:"opened"`
 }
 
-// EngineStates are what an engine may be: it is used; it has a slow start; its next request is a probe; it is kept from requests
-// by failures, by being slow, or by its own wish; it takes no more, it cannot be reached, or it has not answered yet.
-func EngineStates() []string {
-	return []string{"up", "slow_start", "half_open", "open", "slow", "overloaded", "draining", "down", "unchecked"}
-}
-
-// State says what an engine is, why, and which part of its requests it may get.
+// State returns the engine's state (up, slow_start, half_open, open, slow, overloaded, draining, down or unchecked), why it is not up, and
+// the share of its requests that it may get.
 func (e *Engine) State(now time.Time, slowStart time.Duration) (state, why string, share float64) {
 	s := e.Health.Standing(now, slowStart)
 	switch {
 	case e.Draining.Load(): // before down: a drained engine may have been switched off
-		return "draining", "it is to be drained", 0
+		return "draining", "its configuration drains it", 0
 	case e.Down.Load():
 		return "down", "it cannot be reached, or says that it is not healthy", 0
 	case s.Circuit == health.HalfOpen:
@@ -47,7 +42,7 @@ func (e *Engine) State(now time.Time, slowStart time.Duration) (state, why strin
 	case s.Out == health.Slow:
 		return "slow", "it is much slower than others of its role", 0
 	case s.Out == health.Overloaded:
-		return "overloaded", "it has asked for no requests for now", 0
+		return "overloaded", "it has refused requests as it is overloaded", 0
 	case !e.proven.Load():
 		return "unchecked", "it has not answered yet", s.Share
 	case s.Share < 1:

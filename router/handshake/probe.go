@@ -29,7 +29,7 @@ type probe struct {
 	prefill, decode leg.Leg
 }
 
-// probe shakes hands: it sends a whole two-leg request of two tokens. It leaves no block behind and readies the pair.
+// probe shakes hands: it sends a whole two-leg request of two tokens. It leaks no block and makes the pair ready.
 func (h *Handshaker) probe(ctx context.Context, s *Snapshot, c *fleet.Pair, pair metadata.Pair) error {
 	if runs, err := s.Fleet.Runs(c); err != nil || runs != pair {
 		return fmt.Errorf("router: probe: %w", handshake.ErrForgotten)

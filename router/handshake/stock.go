@@ -58,7 +58,7 @@ func (p *probe) stock(ctx context.Context) error {
 		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, TakeFailed: true}, reclaim.Certain)
 		return p.handsNothing("'s kv_transfer_params are not those of this connector: " + c.Connector.Traits().Stock.Needs)
 	}
-	if err := p.take(ctx, body); err != nil {
+	if err := p.askDecode(ctx, body); err != nil {
 		return err
 	}
 	if old != nil && old.EngineID != at.EngineID {
@@ -68,7 +68,7 @@ func (p *probe) stock(ctx context.Context) error {
 	return nil
 }
 
-// left is what the probe may have left behind.
+// left is what the probe may leak.
 func (p *probe) left() *reclaim.Job {
 	m := reclaim.NewJob(p.s.Reclaim, &p.h, p.c.Connector, p.c.Model, p.c.Prefill, p.c.Decode)
 	m.Tokens = 1
@@ -111,12 +111,12 @@ func (p *probe) compat(ctx context.Context, e *fleet.Engine, c *connector.Prefil
 }
 
 // giveBackWithin is how long decode may be asked again for what prefill holds. It is well within the shortest sensible
-// lease: behind the lease's end decode would wait for what nobody has any more.
+// lease: after the lease's end decode would wait for KV that is gone.
 const giveBackWithin = 10 * time.Second
 
-// take has decode take what prefill holds for a probe. If decode was not asked, or refused to begin, it is asked again
-// behind the probe: that is safe, and nobody else would free what prefill holds before its lease ends.
-func (p *probe) take(ctx context.Context, body []byte) error {
+// askDecode has decode take what prefill holds for a probe. If decode was not asked, or refused to begin, it is asked again
+// after the probe: that is safe, and nothing else would free what prefill holds before its lease ends.
+func (p *probe) askDecode(ctx context.Context, body []byte) error {
 	answered := time.Now()
 	v, err := p.askTaking(ctx, body)
 	if err == nil || errors.Is(err, leg.ErrTransferLate) {
@@ -192,12 +192,12 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 	case <-late:
 	case <-ctx.Done():
 	}
-	p.settleLate()
+	p.freeLate()
 	return leg.Late, fmt.Errorf("router: probe: engine %s: %w (%w)", d.Name, leg.ErrTransferLate, context.DeadlineExceeded)
 }
 
-// settleLate sees to what both engines hold for a probe of which nothing has come. Decode's leg is open still.
-func (p *probe) settleLate() {
+// freeLate frees what both engines hold for a probe that got no answer in time. Decode's leg is still open.
+func (p *probe) freeLate() {
 	m := p.left()
 	m.FirstParams, m.Handoff.KVParams, m.Probe = m.Handoff.KVParams, nil, true
 	if !p.decode.State().Over() {

@@ -1,6 +1,6 @@
 // Package handshake makes pairs of engines ready before requests need them: as soon as both are up and their records are known, a whole
 // request of the gateway's own goes through both. It runs in the background, goes by the present configuration, and retries with pauses. What
-// a handshake leaves behind it hands to package reclaim. Which pairs are ready is kept by fleet.Handshakes; whoever needs one asks there.
+// a handshake may leak it hands to package reclaim. Which pairs are ready is kept by fleet.Handshakes; ask there for one.
 package handshake
 
 import (
@@ -83,7 +83,7 @@ func New(log *slog.Logger, current func() *Snapshot, tasks *background.Tasks, pa
 	return &Handshaker{log: log, current: current, tasks: tasks, pairs: pairs, cancels: cancels, monitor: m, reclaim: r, transfers: t}
 }
 
-// StartDue begins the handshakes that are due between engines that are up, and returns when it is to be called again.
+// StartDue begins the handshakes that are due between engines that are up, and returns when to call it again.
 func (h *Handshaker) StartDue(now time.Time) time.Duration {
 	s := h.current()
 	again := warmAnyway * s.Config.Timeouts.Health

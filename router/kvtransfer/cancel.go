@@ -9,7 +9,7 @@ import (
 	"pdrouter/router/reason"
 )
 
-// Cancel tells engines in the background that nobody wants a transfer any more. token is the bearer token for their control routes.
+// Cancel cancels a transfer at its engines, in the background. token is the bearer token for their control routes.
 func (t *Transfers) Cancel(cfg *config.Config, token func() (string, error), transfer string, why reason.Reason, engines ...*fleet.Engine) {
 	id, err := kvplane.ParseTransferID(transfer)
 	if err != nil {

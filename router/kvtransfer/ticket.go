@@ -1,5 +1,5 @@
 // Package kvtransfer tells engines of connector kvplane of single transfers: that one is permitted (a ticket, which travels with the request),
-// and that nobody wants it any more (a cancel, over the control route). The exchange and the handshake use it. What engines say of transfers
+// and that it is not wanted any more (a cancel, over the control route). The exchange and the handshake use it. What engines say of transfers
 // is read by package monitor.
 package kvtransfer
 

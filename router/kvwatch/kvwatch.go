@@ -23,9 +23,8 @@ const LoadApart = time.Second
 // LoadSeldom is the longest between two looks.
 const LoadSeldom = 10 * time.Second
 
-// Watch watches a transfer by push of which decode's answer says nothing until it is whole, after prefill's answer: one goroutine
-// looks at both engines now and then. Whatever it takes for a failure, the client has nothing of the answer yet, so that another
-// attempt is right.
+// Watch watches a transfer by push after prefill's answer, where decode's answer shows nothing until it is complete: one goroutine polls
+// both engines. If it is wrong about a failure, another attempt is still right, as the client has nothing of the answer yet.
 type Watch struct {
 	Monitor  *monitor.Monitor
 	Decode   *leg.Leg

@@ -25,13 +25,13 @@ func (m *Monitor) follow(ctx context.Context, e *fleet.Engine) {
 		case "open":
 			e.EventStreams.Add(1)
 			e.EventsOpen.Store(true)
-			m.log.Info("event stream is open", "engine", e.Name)
+			m.log.Info("event stream open", "engine", e.Name)
 		case "closed":
 			e.EventsOpen.Store(false)
-			m.log.Warn("no event stream; books lack events until there is one", "engine", e.Name, "why", ev.Reason)
+			m.log.Warn("event stream closed; transfers lack events", "engine", e.Name, "why", ev.Reason)
 		case "gap":
 			e.EventStreams.Add(1)
-			m.log.Warn("event stream was too fast; books lack events", "engine", e.Name)
+			m.log.Warn("event stream has a gap; transfers lack events", "engine", e.Name)
 		default:
 			m.transfers.Note(e.Name, ev, time.Now())
 		}

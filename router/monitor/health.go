@@ -13,12 +13,12 @@ import (
 // firstChecks is the time over which the first checks of many engines are spread.
 const firstChecks = 100 * time.Millisecond
 
-// bundles is into how many moments the checks of a period are gathered. What a gateway at rest in front of 1,000 engines uses is
+// bundles is into how many moments the checks of a period are aligned. What a gateway at rest in front of 1,000 engines uses is
 // mostly being woken, and then it is woken for many of them at once.
 const bundles = 10
 
-// gathered returns how long after now the last multiple of step is that is not behind d, and at least half of d.
-func gathered(now time.Time, d, step time.Duration) time.Duration {
+// aligned returns how long after now the last multiple of step is that is not after d, and at least half of d.
+func aligned(now time.Time, d, step time.Duration) time.Duration {
 	return max(d/2, now.Add(d).Truncate(step).Sub(now))
 }
 
@@ -53,17 +53,17 @@ func (m *Monitor) watchHealth(ctx context.Context, e *fleet.Engine) {
 			m.current().Fleet.WentDown(e, e.Missed())
 		}
 		held = m.Recount(ctx, e, held)
-		next.Reset(gathered(time.Now(), every-every/8+rand.N(every/4+1), every/bundles))
+		next.Reset(aligned(time.Now(), every-every/8+rand.N(every/4+1), every/bundles))
 	}
 }
 
-// HeldBlocks is what a look at an engine's own gauge has shown of the blocks that it is said to hold for nobody.
+// HeldBlocks is what a look at an engine's own gauge has shown of the blocks that are counted as leaked there.
 type HeldBlocks struct {
 	Said int // how many blocks it was said to hold, also those that it may hold
-	Used int // how many blocks of its KV cache are in use, whoever has them
+	Used int // how many blocks of its KV cache are in use, for any request
 }
 
-// Recount has a stock engine that is said to hold blocks for nobody say whether it does: what may be held often is not. It holds no more
+// Recount asks a stock engine with leaked blocks whether it still holds them: what may be held often is not. It holds no more
 // than it says at two health checks in a row that it uses. was is what the last one has shown; recount returns the same for the next.
 func (m *Monitor) Recount(ctx context.Context, e *fleet.Engine, was HeldBlocks) HeldBlocks {
 	now := HeldBlocks{Said: m.leaks.Blocks(e, time.Now())}

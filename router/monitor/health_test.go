@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// TestGathered has many engines' next checks fall on few moments, none behind what was drawn.
-func TestGathered(t *testing.T) {
+// TestAligned has many engines' next checks fall on few moments, none behind what was drawn.
+func TestAligned(t *testing.T) {
 	const every, step = 2 * time.Second, 2 * time.Second / bundles
 	moments := map[time.Time]bool{}
 	for i := range 1000 {
 		now := time.Unix(1700000000, int64(i)*1e6)
 		d := every - every/8 + time.Duration(i)*every/4/1000
-		got := gathered(now, d, step)
+		got := aligned(now, d, step)
 		if got > d || got < d-step {
 			t.Fatalf("%v drawn, %v waited; want no more, and no less by more than %v", d, got, step)
 		}
@@ -21,7 +21,7 @@ func TestGathered(t *testing.T) {
 	if most := 9; len(moments) > most {
 		t.Errorf("1,000 checks in 1.5 s fall on %d moments; want at most %d", len(moments), most)
 	}
-	if got := gathered(time.Unix(0, 0).Add(99*time.Millisecond), 10*time.Millisecond, 100*time.Millisecond); got != 5*time.Millisecond {
+	if got := aligned(time.Unix(0, 0).Add(99*time.Millisecond), 10*time.Millisecond, 100*time.Millisecond); got != 5*time.Millisecond {
 		t.Errorf("a short pause became %v", got)
 	}
 }

@@ -46,14 +46,14 @@ func (g *loadSample) over() bool {
 	}
 }
 
-// loads are looks at an engine's load: of many that ask at once one looks, for all of them, so that it ends with nobody's leg. It is
+// loads are looks at an engine's load: of many that ask at once one looks, for all of them, so that it does not end with any leg. It is
 // safe for concurrent use; the zero value is ready.
 type loads struct {
 	mu   sync.Mutex
 	last *loadSample // nil until somebody has asked
 }
 
-// LoadFresh is for how long a look serves whoever asks.
+// LoadFresh is how long a sample is fresh for every caller.
 const LoadFresh = 100 * time.Millisecond
 
 // see returns what a look at the load shows that is no older than LoadFresh. begin has somebody look, and does not wait for that.

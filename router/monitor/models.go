@@ -69,7 +69,7 @@ func (m *Monitor) watchModels(ctx context.Context, e *fleet.Engine) {
 		case <-ctx.Done():
 			return
 		case <-e.Relist:
-		case <-time.After(gathered(time.Now(), time.Duration(checks)*every, every/bundles)):
+		case <-time.After(aligned(time.Now(), time.Duration(checks)*every, every/bundles)):
 		}
 		checks = modelsPerLook
 	}

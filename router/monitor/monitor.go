@@ -33,8 +33,8 @@ type Snapshot struct {
 	Timeouts config.Timeouts
 	Stock    Stock                  // nil: stock engines are not asked for their ranks
 	Token    func() (string, error) // bearer token for the engines' control routes; nil: none is sent
-	RunOver  func(engine string)    // called when a run of the engine is over; nil: nobody is told
-	Gone     func(engine string)    // called when nothing is left of an engine that the configuration lost; nil: nobody is told
+	RunOver  func(engine string)    // called when a run of the engine is over; nil: no call
+	Gone     func(engine string)    // called when nothing is left of an engine that the configuration lost; nil: no call
 }
 
 // Leaks is what is kept of KV blocks that an engine holds, or may hold, for no request.

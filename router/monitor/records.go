@@ -58,7 +58,7 @@ func (m *Monitor) publishStock(ctx context.Context, e *fleet.Engine, at fleet.Si
 	}
 }
 
-// dueAt is when records are to be renewed: when three fifths of the lease of the oldest are over. A gateway's copy may show
+// dueAt is when records are renewed: when three fifths of the lease of the oldest are over. A gateway's copy may show
 // the times of a renewal only when half of the lease is over.
 func dueAt(recs []metadata.Record, lease time.Duration) time.Time {
 	due := recs[0].Published

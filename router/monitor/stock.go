@@ -108,7 +108,7 @@ func (m *Monitor) unanswered(e *fleet.Engine, seen *fleet.ChannelReport, was fle
 // Recognize finds out whether an engine that was down is still the same run: it may just have been too busy to say that
 // it is healthy, and then nothing has changed. One that cannot be asked, or does not answer, may be another run, so its
 // pairs shake hands again. Handshakes under way go on until another run has been seen: with a run that is over they fail
-// by themselves, and to end one that would have succeeded leaves behind what prefill holds for it.
+// by themselves, and ending one that would have succeeded leaks what prefill holds for it.
 func (m *Monitor) Recognize(ctx context.Context, e *fleet.Engine) {
 	if e.Channel == nil { // it publishes its runs, or it needs no handshake
 		return

@@ -35,7 +35,7 @@ const (
 	UnsplitEmbedding = "prompt_embeds"
 	// The rest of the prompt is with the engine that kept the answer before.
 	unsplitPrevious = "previous_response_id"
-	// The engine answers at once and works on: nobody would be there to see the hand-off through.
+	// The engine answers at once and works on: no exchange would be left to complete the hand-off.
 	UnsplitBackground = "background"
 	// The engine calls tools itself and goes on with what they say, for which a hand-off is of no use.
 	UnsplitServerTools = "server_tools"
@@ -45,7 +45,7 @@ const (
 
 // Body is one request's body: the bytes as they came, and what routing needs of them. It is read only once parsed;
 // prefill and decode may be called from several goroutines. raw must stay unchanged as long as the body is used:
-// whoever holds a body owns raw (copy it out of the server's buffer if it outlives the handler).
+// the holder of a body owns raw (copy it out of the server's buffer if it outlives the handler).
 type Body struct {
 	Raw          []byte
 	Model        string  // "" if absent
@@ -103,7 +103,7 @@ func (b *Body) Release() {
 }
 
 // InTurn reports whether stock engines begin with the request before those for model that are sent later: nothing has them put it
-// aside, as a form that is to be compiled, an adapter or a priority may.
+// aside, as a form to compile, an adapter or a priority may.
 func (b *Body) InTurn(model string) bool {
 	return !b.formed && (b.Model == "" || b.Model == model) && b.Priority == 0
 }
@@ -132,7 +132,7 @@ func ParseBody(s Shape, raw []byte, lim Limits) (*Body, *Error) {
 	if p.bad != nil {
 		return nil, p.bad
 	}
-	if err := p.settle(); err != nil {
+	if err := p.checkTogether(); err != nil {
 		return nil, err
 	}
 	return b, nil
@@ -143,7 +143,7 @@ type bodyParser struct {
 	jsonscan.Scanner
 	body  *Body
 	lim   Limits
-	bad   *Error // the first field that is not acceptable; broken JSON behind it goes before
+	bad   *Error // the first field that is not acceptable; broken JSON after it has precedence
 	depth int    // of the object whose members are read
 
 	maxTokens, maxCompletion int // -1: absent
@@ -198,8 +198,8 @@ func (p *bodyParser) top() {
 	p.body.members = m.Count
 }
 
-// settle checks what depends on several fields.
-func (p *bodyParser) settle() *Error {
+// checkTogether checks what depends on several fields.
+func (p *bodyParser) checkTogether() *Error {
 	b := p.body
 	b.MaxTokens = p.maxTokens
 	if p.maxCompletion >= 0 {

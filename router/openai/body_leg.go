@@ -34,7 +34,7 @@ const (
 	ownPriority
 	ownExtraKey
 	OwnMediaID
-	ownLimits // no member, but the place behind the opening brace of sampling_params
+	ownLimits // no member, but the place after the opening brace of sampling_params
 )
 
 // ownedMember is where one owned member lies in body.raw. They are kept in the order of the bytes. As no two keys are equal, a body
@@ -46,8 +46,8 @@ type ownedMember struct {
 	comma int // the comma before it; -1 if it is the first
 	start int // its key
 	val   int // its value
-	end   int // behind its value
-	after int // the comma behind it; -1 if it is the last
+	end   int // after its value
+	after int // the comma after it; -1 if it is the last
 }
 
 // at0 remembers the place where the parser is.
@@ -78,7 +78,7 @@ type Variant uint8
 const (
 	VariantDecode Variant = iota
 	VariantPrefill
-	VariantPrefillMirrored // prefill of an engine that ends by itself behind the answer's first token: whatever has a say in that is as in decode's, but it is not streamed
+	VariantPrefillMirrored // prefill of an engine that ends itself after the answer's first token: members that affect the token are as in decode's, but it is not streamed
 )
 
 // removes reports whether the leg's body goes without the field.
@@ -165,7 +165,7 @@ func (b *Body) AppendRaw(dst []byte, gaps *gather.Gaps, from, to int) []byte {
 	return gaps.Append(dst, b.Raw[from:to])
 }
 
-// splice appends raw with the leg's changes, but for what goes to gaps. Fields that are added come right behind the opening brace.
+// splice appends raw with the leg's changes, but for what goes to gaps. Added fields follow the opening brace.
 func (b *Body) splice(dst []byte, gaps *gather.Gaps, l Variant, request string, kv []byte) []byte {
 	from := b.open + 1
 	dst = b.AppendRaw(dst, gaps, 0, from)
@@ -214,7 +214,7 @@ func (b *Body) emptied(l Variant, in ownedIn, n int) bool {
 	return n == 0
 }
 
-// add appends the members that the leg's body has of the router, each with a comma behind it.
+// add appends the members that the leg's body has of the router, each followed by a comma.
 func (b *Body) add(dst []byte, l Variant, request string, kv []byte) []byte {
 	f := &formats[b.Shape]
 	switch {

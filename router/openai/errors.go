@@ -23,8 +23,8 @@ type Error struct {
 	RetryAfter time.Duration // retry-after-ms; 0: not sent
 	Challenge  string        // www-authenticate; "": not sent
 	Err        error         // the cause, for the log
-	Subject    string        // whom the credentials name, for the log; "": nobody is known
-	Tenant     string        // under whom the caller's use is counted, for the log; "": nobody is known
+	Subject    string        // whom the credentials name, for the log; "" if unknown
+	Tenant     string        // under whom the caller's use is counted, for the log; "" if unknown
 	Model      string        // for the log, where it is known who asked for it; one that is served, or the one that does not exist
 }
 
@@ -161,7 +161,7 @@ func ErrUnauthorized(cause error) *Error {
 	return e
 }
 
-// ErrNoKeys answers credentials that nobody can check at present. An error with a method Reason may name the stale key set.
+// ErrNoKeys answers credentials that cannot be checked at present. An error with a method Reason may name the stale key set.
 func ErrNoKeys(cause error) *Error {
 	why := reason.NoKeys
 	var told interface{ Reason() string }

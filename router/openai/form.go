@@ -128,7 +128,7 @@ func (p *formParser) fail(why string) bool {
 	return false
 }
 
-// next moves to the next part. It reports false behind the last, and after a mistake.
+// next moves to the next part. It reports false after the last, and after a mistake.
 func (p *formParser) next() bool {
 	rest := p.raw[p.at:]
 	opening := p.mark
@@ -176,7 +176,7 @@ func (p *formParser) next() bool {
 	return true
 }
 
-// head reads a part's head, up to what is behind its empty line.
+// head reads a part's head, including its empty line.
 func (p *formParser) head() bool {
 	p.name, p.isFile = "", false
 	named := false

@@ -27,7 +27,7 @@ func (h *MediaRules) refuses(raw []byte) string {
 	case bytes.HasPrefix(text, []byte("//")) && !encodedData(text):
 		return "has no scheme"
 	case colon < 0 || bytes.EqualFold(text[:colon], []byte("data")):
-		return "" // not a URL, or one that nobody fetches
+		return "" // not a URL, or one that engines do not fetch
 	}
 	if isControl := func(r rune) bool { return r < ' ' || r == 0x7f }; bytes.ContainsFunc(text, isControl) { // some readers pass over them
 		text = bytes.Map(func(r rune) rune {
@@ -158,7 +158,7 @@ func privateAddr(a netip.Addr) bool {
 	inner := func(from int) bool { return privateAddr(netip.AddrFrom4([4]byte(b[from : from+4]))) }
 	switch {
 	case bytes.HasPrefix(b[:], []byte{0, 0x64, 0xff, 0x9b, 0, 1}), bytes.HasPrefix(b[:], []byte{0x20, 0x01, 0, 0}):
-		return true // a network's own translation, and tunnels to hosts behind one
+		return true // a network's own address translation, and tunnels to the hosts that use it
 	case bytes.Equal(b[:12], make([]byte, 12)), bytes.HasPrefix(b[:], []byte{0, 0x64, 0xff, 0x9b}),
 		bytes.Equal(b[:12], []byte{8: 0xff, 9: 0xff, 11: 0}), b[8]&^2 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe:
 		return inner(12)

@@ -16,7 +16,7 @@ const (
 
 // Passthrough is what is known of a request that is passed to one engine, whose answer may be anything. A model whose engines
 // are of two kinds has its decode engines serve it: they are what answers its clients otherwise, and every one of them has
-// the whole model. It leaves nothing behind in an engine, so it is asked of another one as long as none has answered.
+// the whole model. It leaves no state in an engine, so another one is asked as long as none has answered.
 type Passthrough struct {
 	Method      string
 	ContentType string // of the body; "" if there is none

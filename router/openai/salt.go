@@ -10,7 +10,7 @@ import (
 	"pdrouter/router/openai/jsonscan"
 )
 
-// Sealer makes the cache_salt that engines get of a tenant's name and the client's own salt. Without its key nobody can
+// Sealer makes the cache_salt that engines get of a tenant's name and the client's own salt. Without its key it is not possible to
 // name another tenant's, and so tell by the time of an answer what others have asked.
 type Sealer struct{ Key []byte }
 

@@ -30,7 +30,7 @@ type format struct {
 	limit    string               // the member that bounds the answer's tokens, as prefill's body gets it where it is absent
 	stores   bool                 // engines keep answers unless store is false
 	request  string               // how the body's own request_id begins; "" if the header names the request
-	inside   [2]string            // what stands before and behind the request's id in the name it has inside of stock vLLM
+	inside   [2]string            // the prefix and the suffix of the request's id inside of stock vLLM
 	events   map[string]EventKind // of a stream whose events have types; nil if their data alone says what they are
 }
 

@@ -42,8 +42,6 @@ const (
 	runOver                 // another run answers in its place, or its process is gone
 )
 
-func (p proof) String() string { return [...]string{"unknown", "lives", "over"}[p] }
-
 // decodeHeld is what is known of KV that decode holds for an ended request because it waits for prefill to write it. It decides how the KV
 // is freed. It is pure; in the zero value nothing is known.
 type decodeHeld struct {

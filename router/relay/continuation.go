@@ -21,13 +21,13 @@ type Continuation struct {
 	nPrompt int
 	sent    []byte // tokens up to the last event with text
 	nSent   int
-	late    []byte // those behind it, whose text is not whole yet: the other engine makes them again
+	late    []byte // those after it, whose text is not complete yet: the other engine makes them again
 	nLate   int
 
 	id, created, model json.RawMessage // of the first event; the others have the same
 	finished           bool            // the client has the reason of the end
 	counted            bool            // the client has the usage of the whole
-	lost               bool            // something came that is not understood: nobody can go on
+	lost               bool            // an event was not understood: no engine can continue
 	resumed            bool            // what comes is another engine's
 	out                []byte
 }
@@ -81,14 +81,14 @@ func (o *Continuation) note(event []byte) []byte {
 		o.prompt, o.nPrompt = appendIDs(nil, prompt), len(prompt)
 	}
 	o.counted = o.counted || p.Usage != nil && len(p.Choices) == 0
-	o.take(&p)
+	o.enter(&p)
 	o.out = append(o.out[:0], event[:start]...)
 	o.out = append(openai.HideTokens(o.out, event[start:end]), event[end:]...)
 	return o.out
 }
 
-// take enters what one event says. It returns the text of it, JSON; nil if there is none.
-func (o *Continuation) take(p *piece) json.RawMessage {
+// enter notes what one event says. It returns the text of it, JSON; nil if there is none.
+func (o *Continuation) enter(p *piece) json.RawMessage {
 	if len(p.Choices) == 0 {
 		return nil
 	}
@@ -104,7 +104,7 @@ func (o *Continuation) take(p *piece) json.RawMessage {
 	}
 	o.late, o.nLate = appendIDs(o.late, c.Tokens), o.nLate+len(c.Tokens)
 	if said := given(text) && string(text) != `""`; said || given(c.Finish) {
-		if said && len(c.Tokens) == 0 { // text without a token: nobody can tell where it belongs
+		if said && len(c.Tokens) == 0 { // text without a token: where it belongs is unknown
 			o.lost = true
 		}
 		if len(o.late) > 0 {
@@ -151,7 +151,7 @@ func (s *Stream) relayContinued(event []byte) bool {
 	if p.Usage != nil && len(p.Choices) == 0 {
 		return true // the sum comes with the end
 	}
-	text := o.take(&p)
+	text := o.enter(&p)
 	if len(p.Choices) == 0 {
 		return true
 	}

@@ -6,7 +6,7 @@ import (
 	"pdrouter/internal/gather"
 )
 
-// NewContinuation returns what is to be kept to go on with a stream: the members of the client's body that hold for the other engine, whether the
+// NewContinuation returns what is kept to continue a stream: the members of the client's body that hold for the other engine, whether the
 // client has asked for usage, whether it is a chat, and how many tokens it has asked for, below 0 for the route's default.
 func NewContinuation(keep []byte, usage, chat bool, max int) *Continuation {
 	o := &Continuation{keep: keep, usage: usage, chat: chat, max: max}

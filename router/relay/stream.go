@@ -43,7 +43,7 @@ type Stream struct {
 	ready        int           // of out, the bytes that were read
 	seen         bool          // the terminal event was taken
 	wrong        reason.Reason
-	told         bool  // the engine's own error event is the last of out
+	errorSent    bool  // the engine's own error event is the last of out
 	events       int   // that were taken, comments too
 	err          error // how it has ended, once out is read; io.EOF if the client has the terminal event
 }
@@ -99,8 +99,8 @@ func (s *Stream) ReadFirst(sh openai.Shape) (v leg.Result) {
 	return v
 }
 
-// Open takes what was read up to now. It reports false, and frees all, if the client may not have it.
-func (s *Stream) Open(o *Continuation) bool {
+// Begin takes what was read up to now. It reports false, and frees all, if the client may not have it.
+func (s *Stream) Begin(o *Continuation) bool {
 	s.continuation, s.events, s.usage.Pieces = o, s.Leg.Early, 0
 	if !s.relay(s.begins) {
 		s.Free()
@@ -136,7 +136,7 @@ func (s *Stream) Take(b []byte) {
 // Fail notes that nothing more comes from decode, but for the whole events that are here.
 func (s *Stream) Fail(why reason.Reason, err error) { s.wrong, s.Leg.Failure = why, err }
 
-// Ends reports whether nothing more is to be read from decode.
+// Ends reports whether the stream needs nothing more from decode.
 func (s *Stream) Ends() bool { return s.seen || s.wrong != reason.None }
 
 // relayAll takes all whole events that are here and that the client may have.
@@ -163,7 +163,7 @@ func (s *Stream) relay(event []byte) bool {
 		s.wrong = reason.DecodeFailed
 		s.Leg.SetError(event)
 		if s.continuation == nil {
-			s.told = s.take(event)
+			s.errorSent = s.append(event)
 		}
 		return false
 	case openai.EventData:
@@ -174,15 +174,15 @@ func (s *Stream) relay(event []byte) bool {
 			event = s.continuation.note(event)
 		}
 	}
-	if !s.take(event) {
+	if !s.append(event) {
 		s.wrong = reason.BadUpstream
 		return false
 	}
 	return true
 }
 
-// take appends a whole event to what the client gets, without the engines' hand-off, and with prefill's count of cached tokens.
-func (s *Stream) take(event []byte) (ok bool) {
+// append appends a whole event to what the client gets, without the engines' hand-off, and with prefill's count of cached tokens.
+func (s *Stream) append(event []byte) (ok bool) {
 	at := len(s.out)
 	if s.out, ok = answer.StripEvent(s.out, event); ok && s.cached != nil && answer.HasCached(s.out[at:]) {
 		cached, created := s.cached.Cached()
@@ -251,7 +251,7 @@ func (s *Stream) Failed() reason.Reason { return s.wrong }
 
 // Cut ends the stream with an error event. An engine's own error event that is already there stays the last.
 func (s *Stream) Cut(e *openai.Error) {
-	if !s.told {
+	if !s.errorSent {
 		s.out = s.shape.AppendErrorEvent(s.out, e, s.events)
 	}
 	s.err = ErrCut
@@ -266,7 +266,7 @@ const (
 	EndingWhole           // the client has all of it but the end
 )
 
-// Ending says what can be made of a stream that has failed. Of one that is cut for the lack of a continuation why is what is told of that.
+// Ending says what can be made of a stream that has failed. If the stream is cut for lack of a continuation, why says so.
 func (s *Stream) Ending() (e Ending, why string) {
 	switch o := s.continuation; {
 	case o == nil:

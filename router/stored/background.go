@@ -44,7 +44,7 @@ func NewBackground(log *slog.Logger, tasks *background.Tasks, current func() (*c
 	return b
 }
 
-// Close ends all leases, and those that are to be held later.
+// Close ends all leases, and every later one.
 func (b *Background) Close() {
 	b.stop()
 	b.mu.Lock()
@@ -54,7 +54,7 @@ func (b *Background) Close() {
 	}
 }
 
-// Ender is a lease as the caller's limits give it out. Done is called once, with the tokens that were used, or -1 if nobody knows.
+// Ender is a lease as the caller's limits give it out. Done is called once, with the tokens that were used, or -1 if that is unknown.
 type Ender interface {
 	Done(tokens int)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Responses remembers which engine holds which stored response, for all gateways. Put must not wait; Await waits, for a
-// moment, until the other gateways can know what was put; Get may wait too; its error says that nobody could be asked. It
+// moment, until the other gateways can know what was put; Get may wait too; its error says that the store could not be asked. It
 // must be safe for concurrent use.
 type Responses interface {
 	Put(key string, value []byte, lease time.Duration)

@@ -21,9 +21,9 @@ type bodyState uint8
 
 const (
 	bodyBytes    bodyState = iota // left bytes of the body or of a chunk
-	bodyChunkEnd                  // the CRLF behind a chunk
+	bodyChunkEnd                  // the CRLF after a chunk
 	bodyChunk                     // the line before a chunk
-	bodyTrailer                   // the lines behind the last chunk
+	bodyTrailer                   // the lines after the last chunk
 	bodyWhole                     // nothing
 )
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Merger joins the streams of the choices of one request into the one stream that a single engine would send: events as
-// they come, each whole, with the choice's index and one id; behind the last of them the usage of all, if the engines
+// they come, each whole, with the choice's index and one id; after the last of them the usage of all, if the engines
 // tell it, and one terminal event. It is a value without I/O; it belongs to one goroutine at a time.
 type Merger struct {
 	n           int // choices of each prompt
@@ -70,7 +70,7 @@ func (m *Merger) Event(dst []byte, k int, event []byte) ([]byte, Outcome) {
 	case n != 1 || !ok || len(a.indexes) > 1:
 		return dst, Invalid
 	case len(a.indexes) == 0 && a.counts:
-		p.last = append(p.last[:0], event...) // one engine sends one, behind everything else
+		p.last = append(p.last[:0], event...) // one engine sends one, after everything else
 		return dst, Continues
 	}
 	dst = append(dst, event[:start]...)

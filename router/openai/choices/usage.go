@@ -11,7 +11,7 @@ import (
 )
 
 // sum returns the usage of all choices as one engine would tell it: the first that came, every whole number in it the sum, with
-// the members that only others have behind its own. What is said of a prompt is counted once for all its choices, from the
+// the members that only others have after its own. What is said of a prompt is counted once for all its choices, from the
 // first of them that tells its usage. It returns nil if none does.
 func (m *Merger) sum(usages [][]byte) []byte {
 	var all []told
@@ -72,7 +72,7 @@ func sumObjects(all []told, top bool) []byte {
 	return jsonscan.Splice(base, edits)
 }
 
-// put has the member's value be with: in its place, or behind the first object's own members.
+// put has the member's value be with: in its place, or after the first object's own members.
 func (m *summed) put(edits []jsonscan.Edit, others, with []byte) ([]jsonscan.Edit, []byte) {
 	if m.at.To > 0 {
 		return append(edits, jsonscan.Edit{At: m.at, With: with}), others

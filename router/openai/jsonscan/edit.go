@@ -35,7 +35,7 @@ func Splice(b []byte, edits []Edit) []byte {
 	return append(out, b[from:]...)
 }
 
-// CutMember is the span to take out for one member, so that the commas left are right: with the comma behind it as long as
+// CutMember is the span to take out for one member, so that the commas left are right: with the comma after it as long as
 // no member before it was kept, else with the comma before it. run counts the first members taken out.
 func CutMember(index, comma, start, end, after int, run *int) (int, int) {
 	switch {

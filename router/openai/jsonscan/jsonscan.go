@@ -29,7 +29,7 @@ type Members struct {
 	ValueStart int    // where its value begins
 	Key        []byte // its key, decoded; valid until the next key is read
 	Sum        uint64 // of the key: keys whose sums differ do
-	seen       uint64 // a bit for the sum of each key, of which several may have the same
+	seen       uint64 // a bit for the sum of each key; several keys may have the same
 }
 
 // Fail notes the first mistake. It returns false, so that callers can return it.
@@ -82,7 +82,7 @@ func (s *Scanner) Object(depth int) (Members, bool) {
 	return Members{base: len(s.keys), Comma: -1}, true
 }
 
-// Member moves to the next member's value. It reports false behind the closing brace, and after a mistake.
+// Member moves to the next member's value. It reports false after the closing brace, and after a mistake.
 func (s *Scanner) Member(m *Members) bool {
 	switch c := s.Space(); {
 	case c == '}':
@@ -113,7 +113,7 @@ func (s *Scanner) Member(m *Members) bool {
 	return true
 }
 
-// CommaAfter is where the comma behind the value just read is, -1 if it was the last.
+// CommaAfter is where the comma after the value just read is, -1 if it was the last.
 func (s *Scanner) CommaAfter() int {
 	if s.Space() == ',' {
 		return s.Pos
@@ -172,7 +172,7 @@ func (s *Scanner) Array(depth int) bool {
 	return true
 }
 
-// Element moves to the next element; n counts those begun. It reports false behind the closing bracket, and after
+// Element moves to the next element; n counts those begun. It reports false after the closing bracket, and after
 // a mistake.
 func (s *Scanner) Element(n *int) bool {
 	switch c := s.Space(); {

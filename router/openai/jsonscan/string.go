@@ -23,7 +23,7 @@ func (s *Scanner) Str() (raw []byte, escaped, ok bool) {
 	return s.Bytes[from:end], escaped, true
 }
 
-// stringEnd walks over a string from behind its opening quote, and returns b from the closing one on. If why is not "" it is what is wrong
+// stringEnd walks over a string from after its opening quote, and returns b from the closing one on. If why is not "" it is what is wrong
 // with the string there. It has a function of its own, and what is left in place of an index, because it is most of what a prompt
 // costs: the compiler then keeps all it needs in registers and checks no bounds.
 func stringEnd(b []byte) (rest []byte, escaped bool, why string) {
@@ -67,7 +67,7 @@ func stringEnd(b []byte) (rest []byte, escaped bool, why string) {
 				continue
 			}
 		} else if c >= utf8.RuneSelf {
-			// Those of three and two bytes need no look at how they go on, but for E0, behind which they may be too long, and ED, behind
+			// Those of three and two bytes need no look at how they go on, but for E0, after which they may be too long, and ED, after
 			// which they may be half of a pair.
 			if x&0xc0c0f0 == 0x8080e0 && x&0xf != 0 && x&0xf != 0xd {
 				if b = b[3:]; b[0] >= utf8.RuneSelf {
@@ -133,7 +133,7 @@ func stride(b []byte) (n int, why string) {
 const highs = 0x8080808080808080
 
 // stops has the high bit of the first byte of x that ends a plain stretch of a string: a quote, a backslash, a control character or
-// a byte that is not ASCII, which has it by itself. Above it others may be set that do not. With bit 1 flipped a quote is 0x20, next to
+// a byte that is not ASCII, which has it itself. Above it others may be set that do not. With bit 1 flipped a quote is 0x20, next to
 // the control characters, so that one difference borrows for both.
 func stops(x uint64) uint64 {
 	const ones = 0x0101010101010101

@@ -35,7 +35,7 @@ type Frames struct {
 	Max  int // most bytes of one event
 	buf  []byte
 	from int   // events before it were returned
-	ends []int // of the whole events behind it
+	ends []int // of the whole events after it
 	last int   // where the event begins that has not ended
 	line int   // where its last line begins
 }
