@@ -170,8 +170,8 @@ func (e DebugEngine) Check(its *upstream.Timeouts, timeout time.Duration) bool {
 
 // Load asks the engine what it has in hand, and reports whether it was told.
 func (e DebugEngine) Load(ctx context.Context) bool {
-	_, ok := e.r.monitor.LoadOf(ctx, e.e)
-	return ok
+	_, answer := e.r.monitor.Load(ctx, e.e)
+	return answer == monitor.LoadKnown
 }
 
 // AddLeak enters blocks that the engine holds for nobody, until its lease ends where leased.

@@ -62,7 +62,7 @@ func (a *attempt) runs() metadata.Pair {
 	if a.prefill.Engine.Publishes {
 		return metadata.Pair{Prefill: a.h.Prefill, Decode: a.h.Decode}
 	}
-	return metadata.Pair{Prefill: a.prefill.Engine.Incarnation(), Decode: a.decode.Engine.Incarnation()}
+	return fleet.StockRuns(a.prefill.Engine, a.decode.Engine)
 }
 
 // prefilled notes how the prefill leg has ended. If decode's blocks stay held, and it is for the leg to see to that, it returns what is

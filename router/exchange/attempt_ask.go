@@ -62,10 +62,7 @@ func (x *Exchange) askPrefill(a *attempt, req *leg.Request) {
 // prefillAnswer asks, and says what the answer means.
 func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	r, conn, l := x.r, x.m.Connector, &a.prefill
-	v := l.Send(&req.Request, x.s.Config.Limits.Answer)
-	if v == leg.Usable {
-		v = l.Whole(x.s.Config.Limits.Answer)
-	}
+	v := l.AskWhole(&req.Request, x.s.Config.Limits.Answer)
 	a.prefillTimer.Stop()
 	l.Observe(x.s.Fleet, v)
 	l.ObservePeer(x.s.Fleet, conn, &a.decode, v)

@@ -71,7 +71,7 @@ func (x *Exchange) watchTransfer(a *attempt) {
 		Monitor: x.r.Monitor, Decode: &a.decode, Prefill: a.prefill.Engine, Endpoint: a.h.Endpoint, Due: a.due, Transfer: x.s.Config.Timeouts.Transfer,
 		Lost: a.onTransferLost, Asking: x.s.Config.Timeouts.SideChannelAnswer(),
 	}
-	x.r.Tasks.Go("a look at a transfer", func() { w.Run(&a.decode) })
+	x.r.Tasks.Go("transfer watch", func() { w.Run(&a.decode) })
 }
 
 // hurry notes that no client waits for the answer. Ending decode's leg before decode has its KV would leak blocks. A stream's first token
@@ -104,7 +104,7 @@ func (x *Exchange) checkIn(a *attempt, d time.Duration) {
 // checkDecode ends decode's leg. It stays open if decode does not run all its requests and can be notified to free this one's blocks.
 func (x *Exchange) checkDecode(a *attempt) {
 	r, e := x.r, a.decode.Engine
-	x.r.Tasks.Go("a look at a load", func() {
+	x.r.Tasks.Go("load check", func() {
 		atWork, said := false, monitor.LoadUnavailable
 		defer func() {
 			switch {

@@ -67,7 +67,7 @@ func (f *Fleet) Runs(c *Pair) (metadata.Pair, error) {
 		return metadata.Pair{}, err
 	}
 	if !c.Prefill.Publishes {
-		return metadata.Pair{Prefill: c.Prefill.Incarnation(), Decode: c.Decode.Incarnation()}, nil
+		return StockRuns(c.Prefill, c.Decode), nil
 	}
 	p, d, ok := f.Incarnations(c.Prefill, c.Decode)
 	if !ok {
@@ -100,8 +100,6 @@ func (c *Pair) CompatibleStock() error {
 // Doubtful reports whether requests should avoid a pair that has not shaken hands: prefill's side channel has not answered, and decode may
 // need it. Only the handshake can show whether it does.
 func (f *Fleet) Doubtful(c *Pair) bool {
-	if s := c.Prefill.ChannelReport(); !s.Silent() {
-		return false
-	}
-	return !f.handshakes.Ready(metadata.Pair{Prefill: c.Prefill.Incarnation(), Decode: c.Decode.Incarnation()})
+	s := c.Prefill.ChannelReport()
+	return s.Silent() && !f.handshakes.Ready(StockRuns(c.Prefill, c.Decode))
 }

@@ -104,6 +104,11 @@ func (e *Engine) Incarnation() metadata.Incarnation {
 	return metadata.Incarnation{Engine: e.Name, Generation: e.Generation.Load()}
 }
 
+// StockRuns names the runs of two stock engines that the router knows of.
+func StockRuns(prefill, decode *Engine) metadata.Pair {
+	return metadata.Pair{Prefill: prefill.Incarnation(), Decode: decode.Incarnation()}
+}
+
 // KnownRun returns the engine id of the run that pairs of the engine were warmed with, "" if that is not known. A prefill
 // engine's answers name its run, so with one of these coordinates none was warmed while they are nil; of a decode engine
 // only its channel tells.

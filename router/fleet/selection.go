@@ -197,7 +197,7 @@ func (k *Selection) pairable(p, d int) bool {
 func (k *Selection) choose(q policies.Request) (policies.Choice, policies.Fleet) {
 	for range 4 {
 		f, prefill, decode := k.snapshot()
-		c := k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()})
+		c := k.plan(q, f)
 		if c.Decode < 0 && !k.panicMode {
 			k.panicMode = true
 			continue
@@ -213,7 +213,12 @@ func (k *Selection) choose(q policies.Request) (policies.Choice, policies.Fleet)
 		}
 	}
 	f, _, _ := k.snapshot() // others were always faster: they have the probes
-	return k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}), f
+	return k.plan(q, f), f
+}
+
+// plan asks the planner once.
+func (k *Selection) plan(q policies.Request, f policies.Fleet) policies.Choice {
+	return k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()})
 }
 
 // preferWarm replaces a pair that has not shaken hands by one that has. So a request waits for a handshake only if no other pair is left.
@@ -223,7 +228,7 @@ func (k *Selection) preferWarm(q policies.Request, f policies.Fleet, c policies.
 		return c
 	}
 	f.Pairable = func(p, d int) bool { return k.warm(p, d) && k.pairable(p, d) }
-	if w := k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}); w.Split {
+	if w := k.plan(q, f); w.Split {
 		return w
 	}
 	return c

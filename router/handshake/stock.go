@@ -185,7 +185,7 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 	})
 	looks, stop := context.WithCancel(ctx)
 	defer stop()
-	p.tasks.Go("a look at a transfer", func() { w.Run(looks) })
+	p.tasks.Go("transfer watch", func() { w.Run(looks) })
 	select {
 	case out := <-came:
 		return out.v, out.err

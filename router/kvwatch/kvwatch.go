@@ -135,7 +135,7 @@ func (u *Watch) leasesEnded(ctx context.Context, fresh time.Duration) int {
 	if l, ok := u.Monitor.LatestLoad(e, fresh); ok {
 		return l.Expired
 	}
-	if l, ok := u.Monitor.LoadOf(ctx, e); ok {
+	if l, answer := u.Monitor.Load(ctx, e); answer == monitor.LoadKnown {
 		return l.Expired
 	}
 	return -1

@@ -5,45 +5,29 @@ import (
 	"pdrouter/router/reason"
 )
 
-// PrefillEvent says what a prefill engine's behaviour means for the dispatch.
-func (v Result) PrefillEvent() dispatch.Event {
-	switch v {
-	case Refused:
-		return dispatch.Event{Kind: dispatch.EvPrefillRefused, Why: reason.EngineRefused}
-	case Rejected:
-		return dispatch.Event{Kind: dispatch.EvPrefillRejected, Why: reason.PrefillRejected}
-	case Broken:
-		return dispatch.Event{Kind: dispatch.EvPrefillBroken, Why: reason.PrefillFailed}
-	case InvalidResponse:
-		return dispatch.Event{Kind: dispatch.EvPrefillUnusable, Why: reason.BadUpstream}
-	case Late:
-		return dispatch.Event{Kind: dispatch.EvPrefillLate, Why: reason.PrefillTimeout}
-	case TooLarge:
-		return dispatch.Event{Kind: dispatch.EvPrefillTooLarge, Why: reason.AnswerTooLarge}
-	}
-	return dispatch.Event{Kind: dispatch.EvPrefillLost, Why: reason.PrefillFailed}
+// events are what a result of each leg means for the dispatch. A usable answer means more: its connector or its kind decides.
+var events = [...]struct{ prefill, decode dispatch.Event }{
+	Usable:          {dispatch.Event{Kind: dispatch.EvPrefillUsable}, dispatch.Event{Kind: dispatch.EvDecodeWhole}},
+	Refused:         {event(dispatch.EvPrefillRefused, reason.EngineRefused), event(dispatch.EvDecodeRefused, reason.EngineRefused)},
+	Rejected:        {event(dispatch.EvPrefillRejected, reason.PrefillRejected), event(dispatch.EvDecodeRejected, reason.DecodeRejected)},
+	Broken:          {event(dispatch.EvPrefillBroken, reason.PrefillFailed), event(dispatch.EvDecodeBroken, reason.DecodeFailed)},
+	InvalidResponse: {event(dispatch.EvPrefillUnusable, reason.BadUpstream), event(dispatch.EvDecodeBroken, reason.BadUpstream)},
+	Lost:            {event(dispatch.EvPrefillLost, reason.PrefillFailed), event(dispatch.EvDecodeLost, reason.DecodeFailed)},
+	Late:            {event(dispatch.EvPrefillLate, reason.PrefillTimeout), event(dispatch.EvDecodeLate, reason.TransferTimeout)},
+	TooLarge:        {event(dispatch.EvPrefillTooLarge, reason.AnswerTooLarge), event(dispatch.EvDecodeTooLarge, reason.AnswerTooLarge)},
 }
 
-// DecodeEvent says what a decode engine's behaviour means for the dispatch. stream says that its answer is one.
+func event(k dispatch.EventKind, why reason.Reason) dispatch.Event {
+	return dispatch.Event{Kind: k, Why: why}
+}
+
+// PrefillEvent returns what a prefill engine's result means for the dispatch. The caller asks the connector about a usable answer.
+func (v Result) PrefillEvent() dispatch.Event { return events[v].prefill }
+
+// DecodeEvent returns what a decode engine's result means for the dispatch. stream says that the answer is one.
 func (v Result) DecodeEvent(stream bool) dispatch.Event {
-	switch v {
-	case Usable:
-		if stream {
-			return dispatch.Event{Kind: dispatch.EvDecodeFirst}
-		}
-		return dispatch.Event{Kind: dispatch.EvDecodeWhole}
-	case Refused:
-		return dispatch.Event{Kind: dispatch.EvDecodeRefused, Why: reason.EngineRefused}
-	case Rejected:
-		return dispatch.Event{Kind: dispatch.EvDecodeRejected, Why: reason.DecodeRejected}
-	case Broken:
-		return dispatch.Event{Kind: dispatch.EvDecodeBroken, Why: reason.DecodeFailed}
-	case InvalidResponse:
-		return dispatch.Event{Kind: dispatch.EvDecodeBroken, Why: reason.BadUpstream}
-	case Late:
-		return dispatch.Event{Kind: dispatch.EvDecodeLate, Why: reason.TransferTimeout}
-	case TooLarge:
-		return dispatch.Event{Kind: dispatch.EvDecodeTooLarge, Why: reason.AnswerTooLarge}
+	if v == Usable && stream {
+		return dispatch.Event{Kind: dispatch.EvDecodeFirst}
 	}
-	return dispatch.Event{Kind: dispatch.EvDecodeLost, Why: reason.DecodeFailed}
+	return events[v].decode
 }

@@ -57,7 +57,7 @@ func (m *Monitor) watchHealth(ctx context.Context, e *fleet.Engine) {
 	}
 }
 
-// HeldBlocks is what a look at an engine's own gauge has shown of the blocks that are counted as leaked there.
+// HeldBlocks is what an engine's own gauge has shown of the blocks that are counted as leaked there.
 type HeldBlocks struct {
 	Said int // how many blocks it was said to hold, also those that it may hold
 	Used int // how many blocks of its KV cache are in use, for any request

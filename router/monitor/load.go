@@ -11,7 +11,7 @@ import (
 	"pdrouter/router/fleet"
 )
 
-// Load is what a stock engine says that it has in hand: requests, and blocks for them.
+// Load is what a stock engine reports of its requests, and of the blocks for them.
 type Load struct {
 	Running int // at work
 	Waiting int // for a place, or for KV
@@ -19,16 +19,16 @@ type Load struct {
 	Expired int // requests whose KV a prefill engine has given up, as their leases had ended, since its start
 }
 
-// LoadAnswer is what has come of a look at an engine's load.
+// LoadAnswer is what came of asking an engine for its load.
 type LoadAnswer uint8
 
 const (
-	LoadUnavailable LoadAnswer = iota // no answer came: another look may get one
-	LoadNotReported                   // the engine says nothing of it
+	LoadUnavailable LoadAnswer = iota // no answer came: the next sample may get one
+	LoadNotReported                   // the engine does not report it
 	LoadKnown
 )
 
-// loadSample is one look at an engine's load. What it brings may be read once done is closed.
+// loadSample is one sample of an engine's load. Its load may be read after done is closed.
 type loadSample struct {
 	at    time.Time // of its beginning
 	done  chan struct{}
@@ -36,7 +36,7 @@ type loadSample struct {
 	tells LoadAnswer
 }
 
-// over reports whether it has brought what it brings.
+// over reports whether the sample is complete.
 func (g *loadSample) over() bool {
 	select {
 	case <-g.done:
@@ -46,17 +46,17 @@ func (g *loadSample) over() bool {
 	}
 }
 
-// loads are looks at an engine's load: of many that ask at once one looks, for all of them, so that it does not end with any leg. It is
-// safe for concurrent use; the zero value is ready.
+// loads samples an engine's load. Callers that ask at the same time share one sample, which does not end with any of them. It is safe for
+// concurrent use; the zero value is ready.
 type loads struct {
 	mu   sync.Mutex
-	last *loadSample // nil until somebody has asked
+	last *loadSample // nil before the first
 }
 
 // LoadFresh is how long a sample is fresh for every caller.
 const LoadFresh = 100 * time.Millisecond
 
-// see returns what a look at the load shows that is no older than LoadFresh. begin has somebody look, and does not wait for that.
+// see returns a sample of the load that is not older than LoadFresh. begin starts one, and does not wait for it.
 func (k *loads) see(ctx context.Context, begin func(*loadSample)) (Load, LoadAnswer) {
 	since := time.Now().Add(-LoadFresh)
 	for {
@@ -79,7 +79,7 @@ func (k *loads) see(ctx context.Context, begin func(*loadSample)) (Load, LoadAns
 	}
 }
 
-// latest returns what the latest look that is over has shown, if that was within d.
+// latest returns the latest sample that is complete, if it is not older than d.
 func (k *loads) latest(d time.Duration) (Load, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -89,21 +89,15 @@ func (k *loads) latest(d time.Duration) (Load, bool) {
 	return Load{}, false
 }
 
-// LoadOf asks a stock engine how much it has in hand. It reports false if that is not known. It is for legs that m.ended counts.
-func (m *Monitor) LoadOf(ctx context.Context, e *fleet.Engine) (Load, bool) {
-	l, t := m.Load(ctx, e)
-	return l, t == LoadKnown
-}
-
-// LatestLoad returns what the latest look at an engine's load that is over has shown, if that was within d.
+// LatestLoad returns the latest sample of an engine's load, if it is not older than d.
 func (m *Monitor) LatestLoad(e *fleet.Engine, d time.Duration) (Load, bool) {
 	return m.loads.Of(e).latest(d)
 }
 
-// Load is loadOf, and says why nothing is known.
+// Load asks a stock engine for its load, or returns why it is not known.
 func (m *Monitor) Load(ctx context.Context, e *fleet.Engine) (Load, LoadAnswer) {
 	return m.loads.Of(e).see(ctx, func(g *loadSample) {
-		m.tasks.Go("a look at a load", func() {
+		m.tasks.Go("load sample", func() {
 			defer close(g.done)
 			g.load, g.tells = m.askLoad(m.tasks.Context(), e)
 		})
@@ -145,20 +139,20 @@ func parseLoad(text []byte, label string) (Load, bool) {
 	}
 	l := Load{Running: int(running.v), Waiting: int(waiting.v), used: -1, Expired: int(expired.v)}
 	switch {
-	case !usage.told:
+	case !usage.found:
 	case usage.v == 0:
 		l.used = 0
 	case blocks > 0: // of several schedulers it is the sum of their parts of as many blocks each
 		l.used = int(math.Ceil(usage.v * float64(blocks)))
 	}
-	return l, running.told && waiting.told
+	return l, running.found && waiting.found
 }
 
 // sampled adds up the samples of one metric.
 type sampled struct {
 	label string // that samples must have, if any
 	v     float64
-	told  bool
+	found bool
 }
 
 // add takes a line if it is a sample of the metric with a value that a count or a fraction can have.
@@ -180,6 +174,6 @@ func (s *sampled) add(line []byte, name string) bool {
 	if err != nil || !(v >= 0 && v < 1<<30) {
 		return false
 	}
-	s.v, s.told = s.v+v, true
+	s.v, s.found = s.v+v, true
 	return true
 }

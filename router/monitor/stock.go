@@ -132,7 +132,7 @@ func (m *Monitor) Recognize(ctx context.Context, e *fleet.Engine) {
 	e.Endpoint.CompareAndSwap(c, nil)
 	m.leaks.Restarted(e)
 	for _, o := range m.current().Fleet.Pairs {
-		pair := metadata.Pair{Prefill: o.Prefill.Incarnation(), Decode: o.Decode.Incarnation()}
+		pair := fleet.StockRuns(o.Prefill, o.Decode)
 		if (o.Prefill == e || o.Decode == e) && m.pairs.Ready(pair) {
 			m.pairs.ForgetPair(pair)
 		}

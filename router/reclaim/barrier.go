@@ -52,7 +52,7 @@ func (r *Reclaimer) handedOver(ctx context.Context, m *Job, since time.Time, ask
 		c := &fleet.Pair{Model: m.model, Connector: m.conn, Prefill: m.Prefill, Decode: m.Decode}
 		err := m.Snapshot.HandOver(ctx, c)
 		if errors.Is(err, leg.ErrTransferLate) { // as when a request's does not come
-			r.pairs.ForgetPair(m.runs())
+			r.pairs.ForgetPair(fleet.StockRuns(m.Prefill, m.Decode))
 			r.pairs.Schedule()
 		}
 		return err == nil

@@ -6,10 +6,11 @@ import (
 	"strconv"
 	"time"
 
-	"pdrouter/metadata"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
+	"pdrouter/router/monitor"
 	"pdrouter/router/openai/jsonscan"
 )
 
@@ -201,7 +202,7 @@ const handOverWithin = 2*BarrierAfter + time.Second
 func (r *Reclaimer) awaitHandOver(ctx context.Context, m *Job) bool {
 	ctx, cancel := context.WithTimeout(ctx, handOverWithin)
 	defer cancel()
-	asks := !m.Probe || r.pairs.Ready(m.runs())
+	asks := !m.Probe || r.pairs.Ready(fleet.StockRuns(m.Prefill, m.Decode))
 	return r.handedOver(ctx, m, m.Closed, asks) || m.OpenLeg.TookAll()
 }
 
@@ -259,8 +260,8 @@ func (r *Reclaimer) rests(ctx context.Context, m *Job) bool {
 	if !r.wait(ctx, m.Snapshot, m.Prefill, m.model, m.Closed) {
 		return false
 	}
-	l, ok := r.monitor.LoadOf(ctx, m.Prefill)
-	return ok && l.Running+l.Waiting == 0
+	l, answer := r.monitor.Load(ctx, m.Prefill)
+	return answer == monitor.LoadKnown && l.Running+l.Waiting == 0
 }
 
 // notifyDecode notifies decode's ranks that the KV they wait for has come. As the request is over, they free their blocks.
@@ -289,11 +290,6 @@ func (r *Reclaimer) notifyDecode(ctx context.Context, m *Job, ending string) {
 func (m *Job) plainlyNamed() bool {
 	h, ok := connector.ParseKVParams(m.FirstParams)
 	return !ok || len(h.Request) == 0 || string(jsonscan.Unescape(nil, h.Request)) == string(m.Handoff.Shape.AppendEngineRequest(nil, m.Handoff.Request))
-}
-
-// runs returns the runs of the two engines now.
-func (m *Job) runs() metadata.Pair {
-	return metadata.Pair{Prefill: m.Prefill.Incarnation(), Decode: m.Decode.Incarnation()}
 }
 
 // sleep blocks for d, or until ctx ends.
