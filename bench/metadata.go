@@ -13,6 +13,7 @@ import (
 	"pdrouter/internal/redisdb"
 	"pdrouter/metadata"
 	"pdrouter/metadata/handshake"
+	"pdrouter/metadata/redisstore"
 )
 
 // The fleet that the suite metadata measures with.
@@ -61,7 +62,7 @@ type recordFleet struct {
 	vouch   *auth.Records
 	clients []redisdb.Client
 	running sync.WaitGroup
-	writer  *metadata.Redis
+	writer  *redisstore.Store
 	last    time.Time // a record was published
 }
 
@@ -73,13 +74,13 @@ func (f *recordFleet) close() {
 }
 
 // store returns a store with a connection of its own.
-func (f *recordFleet) store() (*metadata.Redis, redisdb.Client, error) {
+func (f *recordFleet) store() (*redisstore.Store, redisdb.Client, error) {
 	db, err := f.server.open()
 	if err != nil {
 		return nil, nil, err
 	}
 	f.clients = append(f.clients, db)
-	return metadata.NewRedis(db, "bench", f.vouch, slog.New(slog.DiscardHandler)), db, nil
+	return redisstore.New(db, "bench", f.vouch, slog.New(slog.DiscardHandler)), db, nil
 }
 
 // cache returns a copy that follows a store of its own until the returned function is called, and has seen n engines.

@@ -68,7 +68,7 @@ type CacheStats struct {
 // It is safe for concurrent use.
 type Cache struct {
 	store   Store
-	from    bulk // the store again
+	from    BulkReader // the store again
 	cfg     CacheConfig
 	log     *slog.Logger
 	changed subscribers
@@ -96,7 +96,7 @@ func NewCache(store Store, cfg CacheConfig, changed func(engine string), log *sl
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("metadata: cache: %w", err)
 	}
-	from, ok := store.(bulk)
+	from, ok := store.(BulkReader)
 	if !ok {
 		from = single{store}
 	}

@@ -20,7 +20,7 @@ type copied struct {
 // term is when a record that was checked is to be read again.
 type term struct {
 	half    time.Time // half of its lease is over: until then a renewal that says nothing new need not be read
-	content string    // what it says, see contentOf
+	content string    // what it says, see ContentOf
 }
 
 // found is a record that a store holds, and the end of its lease.
@@ -30,16 +30,13 @@ type found struct {
 	term
 }
 
-// foundUntil returns what was found of a record that says so much, and whose lease ends then.
-func foundUntil(rec Record, content string, until time.Time) found {
-	return found{rec, until, term{half: until.Add(-rec.Lifetime() / 2), content: content}}
-}
-
-// reading is what came of reading one engine: what the store holds of it and was not known, and what was withdrawn.
-type reading struct {
-	found []found
-	gone  []Change
-	err   error
+// foundIn returns what a reading found, with when each record is to be read again.
+func foundIn(recs []Found) []found {
+	all := make([]found, len(recs))
+	for i, f := range recs {
+		all[i] = found{f.Record, f.Until, term{half: f.Until.Add(-f.Record.Lifetime() / 2), content: f.Content}}
+	}
+	return all
 }
 
 // live returns the records whose lease is running.
@@ -61,10 +58,10 @@ func (e *copied) place(rank Rank) (int, bool) {
 	return slices.BinarySearchFunc(e.recs, rank, func(r Record, rank Rank) int { return r.Rank.compare(rank) })
 }
 
-// knows reports whether nothing is to be learned from a record of this generation and rank, published then with this
+// Knows reports whether nothing is to be learned from a record of this generation and rank, published then with this
 // content: something newer was seen, or it says what is known, and of the lease that is known more than half is left. What
 // is asked about need not be true: it only puts off the reading.
-func (e *copied) knows(generation uint64, rank Rank, published time.Time, content string, now time.Time) bool {
+func (e *copied) Knows(generation uint64, rank Rank, published time.Time, content string, now time.Time) bool {
 	switch {
 	case e == nil || generation > e.generation:
 		return false
@@ -78,8 +75,8 @@ func (e *copied) knows(generation uint64, rank Rank, published time.Time, conten
 	return ok && content != "" && content == e.terms[i].content && now.Before(e.terms[i].half)
 }
 
-// holds reports whether a withdrawal is of a record that is held.
-func (e *copied) holds(gone Change) bool {
+// Holds reports whether a withdrawal is of a record that the copy has.
+func (e *copied) Holds(gone Change) bool {
 	if e == nil {
 		return false
 	}
@@ -124,7 +121,7 @@ func (c Change) withdraws(r Record) bool {
 // that was seen before, or one published before it, changes nothing: what has ended or was withdrawn does not come back, and
 // no lease is lengthened by reading it again. It is a pure function.
 func merge(old *copied, recs []found, gone []Change, now time.Time) *copied {
-	next := &copied{fence: now.Add(fenceKept), seen: map[Rank]time.Time{}}
+	next := &copied{fence: now.Add(FenceKept), seen: map[Rank]time.Time{}}
 	if old != nil {
 		next.generation = old.generation
 		if len(recs) == 0 {

@@ -13,32 +13,24 @@ import (
 // cacheBatch is how many engines are read at once and then shown at once.
 const cacheBatch = 64
 
-// bulk is a Store from which many engines can be read at once.
-type bulk interface {
-	// names returns every engine that may have records.
-	names(ctx context.Context) ([]string, error)
-	// read returns, for each engine, what is held of it beyond what is known. known may return nil.
-	read(ctx context.Context, engines []string, known func(engine string) *copied) []reading
-}
-
 // single makes any Store one that can be read in bulk: engine by engine.
 type single struct{ Store }
 
-func (s single) names(ctx context.Context) ([]string, error) { return s.List(ctx) }
+func (s single) Names(ctx context.Context) ([]string, error) { return s.List(ctx) }
 
-func (s single) read(ctx context.Context, engines []string, known func(string) *copied) []reading {
-	all := make([]reading, len(engines))
+func (s single) Read(ctx context.Context, engines []string, known func(string) Known) []Reading {
+	all := make([]Reading, len(engines))
 	for i, engine := range engines {
 		asked := time.Now()
 		recs, err := s.Engine(ctx, engine)
 		if err != nil && !errors.Is(err, ErrNotFound) {
-			all[i].err = err
+			all[i].Err = err
 			continue
 		}
 		old := known(engine)
 		for _, r := range recs {
-			if !old.knows(r.Generation, r.Rank, r.Published, "", asked) {
-				all[i].found = append(all[i].found, foundUntil(r, contentOfRecord(r), asked.Add(r.Lifetime())))
+			if !old.Knows(r.Generation, r.Rank, r.Published, "", asked) {
+				all[i].Found = append(all[i].Found, Found{Record: r, Until: asked.Add(r.Lifetime()), Content: contentOfRecord(r)})
 			}
 		}
 	}
@@ -136,7 +128,7 @@ func (c *Cache) note(ch Change) {
 			}
 			return merge(old, nil, []Change{ch}, now)
 		})
-	case !ch.Published.IsZero() && old.knows(ch.Generation, ch.Rank, ch.Published, ch.Content, time.Now()):
+	case !ch.Published.IsZero() && old.Knows(ch.Generation, ch.Rank, ch.Published, ch.Content, time.Now()):
 		return
 	}
 	c.mu.Lock()
@@ -155,7 +147,7 @@ func (c *Cache) follow(ctx context.Context) error {
 	var errs []error
 	if p.all {
 		listing, cancel := context.WithTimeout(ctx, c.cfg.Read)
-		names, err := c.from.names(listing)
+		names, err := c.from.Names(listing)
 		cancel()
 		if err != nil { // what was noted is read all the same
 			p.failed[""] = true
@@ -191,14 +183,14 @@ func (c *Cache) read(ctx context.Context, names []string) (failed []string, err 
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Read)
 	defer cancel()
 	copies := *c.copies.Load()
-	got := c.from.read(ctx, names, func(name string) *copied { return copies[name] })
+	got := c.from.Read(ctx, names, func(name string) Known { return copies[name] })
 	records := 0
 	for i, r := range got {
-		records += len(r.found)
-		if r.err != nil {
+		records += len(r.Found)
+		if r.Err != nil {
 			failed = append(failed, names[i])
 			if err == nil {
-				err = r.err
+				err = r.Err
 			}
 		}
 	}
@@ -207,8 +199,8 @@ func (c *Cache) read(ctx context.Context, names []string) (failed []string, err 
 	c.stats.Records += uint64(records)
 	c.mu.Unlock()
 	c.update(names, func(i int, old *copied, now time.Time) *copied {
-		if r := got[i]; r.err == nil && (len(r.found) > 0 || len(r.gone) > 0 || !old.settled(now)) {
-			return merge(old, r.found, r.gone, now)
+		if r := got[i]; r.Err == nil && (len(r.Found) > 0 || len(r.Gone) > 0 || !old.settled(now)) {
+			return merge(old, foundIn(r.Found), r.Gone, now)
 		}
 		return old
 	})

@@ -24,7 +24,7 @@ func newCache(t *testing.T, s Store, cfg CacheConfig, changed func(string)) *Cac
 func foundAt(now time.Time, recs ...Record) []found {
 	var all []found
 	for _, r := range recs {
-		all = append(all, foundUntil(r, contentOfRecord(r), now.Add(r.Lifetime())))
+		all = append(all, foundIn([]Found{{r, now.Add(r.Lifetime()), contentOfRecord(r)}})...)
 	}
 	return all
 }
@@ -151,8 +151,8 @@ func TestFault44CacheNeverGoesBackAGeneration(t *testing.T) {
 	if got := c.live(now); len(got) != 0 {
 		t.Errorf("got %+v; want nothing: generation 8 was known", got)
 	}
-	if c = merge(c, nil, nil, now.Add(fenceKept+time.Hour)); c != nil {
-		t.Errorf("the fence is kept after %v", fenceKept)
+	if c = merge(c, nil, nil, now.Add(FenceKept+time.Hour)); c != nil {
+		t.Errorf("the fence is kept after %v", FenceKept)
 	}
 }
 

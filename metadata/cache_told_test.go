@@ -245,32 +245,6 @@ func TestFault42OutageInTheLog(t *testing.T) {
 	})
 }
 
-// What cannot be used is told of once a minute for each engine, with how often, for as many engines as there may be.
-func TestFault43QuarantineInTheLog(t *testing.T) {
-	var q quarantine
-	now := time.Now()
-	var names []string
-	for i := range 2 * quarantineNames {
-		names = append(names, strings.Repeat("x", 1+i%7)+string(rune('a'+i%26))+time.Duration(i).String())
-	}
-	for minute := range 3 {
-		lines, values := 0, 0
-		for i := range 60 {
-			for _, name := range names {
-				if n := q.say(name, now.Add(time.Duration(60*minute+i)*time.Second)); n > 0 {
-					lines, values = lines+1, values+n
-				}
-			}
-		}
-		if lines != quarantineNames+1 || minute > 0 && values != 60*len(names) {
-			t.Errorf("minute %d: %d lines of %d values; want %d of %d", minute, lines, values, quarantineNames+1, 60*len(names))
-		}
-	}
-	if q.count() != uint64(3*60*len(names)) {
-		t.Errorf("%d were counted; want %d", q.count(), 3*60*len(names))
-	}
-}
-
 // Until half of the lease is over a renewal that says nothing new is known, and lengthens nothing.
 func TestCacheRenewalsWaitForHalfOfTheLease(t *testing.T) {
 	now := time.Now()
@@ -289,12 +263,12 @@ func TestCacheRenewalsWaitForHalfOfTheLease(t *testing.T) {
 		{"the same record, late", 7, rec.Published, content, 59 * time.Second, true},
 		{"a renewal", 7, next, content, 29 * time.Second, true},
 		{"a renewal, half over", 7, next, content, 31 * time.Second, false},
-		{"other content", 7, next, strings.Repeat("x", contentLen), 0, false},
+		{"other content", 7, next, strings.Repeat("x", ContentLen), 0, false},
 		{"content not told", 7, next, "", 0, false},
 		{"a new run", 8, next, content, 0, false},
 		{"an old run", 6, next, "", 59 * time.Second, true},
 	} {
-		if got := e.knows(c.generation, rec.Rank, c.published, c.content, now.Add(c.after)); got != c.want {
+		if got := e.Knows(c.generation, rec.Rank, c.published, c.content, now.Add(c.after)); got != c.want {
 			t.Errorf("%s: known: %t; want %t", c.what, got, c.want)
 		}
 	}
@@ -329,7 +303,7 @@ func TestMemorySweeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory()
 		put(t, m, record("prefill-0", 7, 1, 0), nil)
-		time.Sleep(fenceKept - time.Second/2)
+		time.Sleep(FenceKept - time.Second/2)
 		put(t, m, record("prefill-1", 7, 1, 0), nil)
 		time.Sleep(time.Second * 3 / 4)
 		put(t, m, record("prefill-2", 7, 1, 0), nil)

@@ -176,11 +176,11 @@ func UnmarshalSigned(b []byte, v Voucher) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	if now := time.Now(); rec.Expires.Before(now.Add(-fenceKept)) {
+	if now := time.Now(); rec.Expires.Before(now.Add(-FenceKept)) {
 		return Record{}, fmt.Errorf("metadata: engine %s rank %v: ended at %v, long ago", rec.Engine, rec.Rank, rec.Expires)
 	}
-	if rec.Lifetime() > fenceKept {
-		return Record{}, fmt.Errorf("metadata: engine %s rank %v: lives %v; want at most %v", rec.Engine, rec.Rank, rec.Lifetime(), fenceKept)
+	if rec.Lifetime() > FenceKept {
+		return Record{}, fmt.Errorf("metadata: engine %s rank %v: lives %v; want at most %v", rec.Engine, rec.Rank, rec.Lifetime(), FenceKept)
 	}
 	return rec, rec.verify(v, b)
 }

@@ -302,15 +302,6 @@ func FuzzUnmarshal(f *testing.F) {
 	})
 }
 
-func FuzzMessage(f *testing.F) {
-	f.Add(message(Change{Incarnation: Incarnation{"prefill-0", 7}, Rank: Rank{TP: 1}, Deleted: true}))
-	f.Fuzz(func(t *testing.T, s string) {
-		if c, err := parseMessage(s); err == nil && message(c) != s {
-			t.Fatalf("%q was read as %q", s, message(c))
-		}
-	})
-}
-
 // TestCheckAgent: the names that a rank's agents have, and no others.
 func TestCheckAgent(t *testing.T) {
 	r := Record{Incarnation: Incarnation{Engine: "p", Generation: 26}, Rank: Rank{PP: 1, TP: 2}}

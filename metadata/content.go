@@ -5,13 +5,13 @@ import (
 	"encoding/base64"
 )
 
-// contentLen is the length of a content in characters.
-const contentLen = 22
+// ContentLen is the length of a content in characters.
+const ContentLen = 22
 
-// contentOf returns a digest of all that an encoded record says but for when it was published, until when it holds, and who
+// ContentOf returns a digest of all that an encoded record says but for when it was published, until when it holds, and who
 // vouches for it: two records with one content differ in nothing that anybody acts on. Fields that this version does not
 // know count.
-func contentOf(encoded []byte) (string, error) {
+func ContentOf(encoded []byte) (string, error) {
 	said := make([]byte, 0, len(encoded))
 	if _, err := eachField(encoded, func(name string, key, value []byte) {
 		switch name {
@@ -26,13 +26,13 @@ func contentOf(encoded []byte) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(sum[:16]), nil
 }
 
-// contentOfRecord is contentOf of a record that is not encoded.
+// contentOfRecord is ContentOf of a record that is not encoded.
 func contentOfRecord(rec Record) string {
 	b, err := Marshal(rec)
 	if err != nil {
 		return ""
 	}
-	content, err := contentOf(b)
+	content, err := ContentOf(b)
 	if err != nil {
 		return ""
 	}

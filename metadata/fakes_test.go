@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/redistest"
 )
@@ -107,14 +109,14 @@ func later(rec Record, d time.Duration) Record {
 }
 
 // store returns a store over a real server.
-func store(t testing.TB, s *redistest.Server, v Voucher, prefix string) *Redis {
+func store(t testing.TB, s *redistest.Server, v Voucher, prefix string) *redisUnderTest {
 	t.Helper()
 	db, err := redisdb.Open(redisdb.Config{Address: s.Address()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return NewRedis(db, prefix, v, quiet())
+	return newRedis(db, prefix, v)
 }
 
 // eventually waits long for what must come; it is for what real processes do.
@@ -151,4 +153,44 @@ func writeTemp(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// RedisStore is what these tests ask of the store over Redis.
+type RedisStore interface {
+	Store
+	BulkReader
+	Quarantined() uint64
+}
+
+// OpenRedis opens a store over Redis. TestMain sets it, outside of this package: redisstore imports this one.
+var OpenRedis func(db redis.UniversalClient, prefix string, v Voucher, log *slog.Logger) RedisStore
+
+// redisUnderTest is a store over a real server, with what lies in it.
+type redisUnderTest struct {
+	RedisStore
+	db     redis.UniversalClient
+	prefix string
+}
+
+func newRedis(db redis.UniversalClient, prefix string, v Voucher) *redisUnderTest {
+	return &redisUnderTest{OpenRedis(db, prefix, v, quiet()), db, prefix}
+}
+
+func (s *redisUnderTest) indexKey() string               { return s.prefix + ":engines" }
+func (s *redisUnderTest) engineKey(engine string) string { return s.prefix + ":{" + engine + "}" }
+func (s *redisUnderTest) rankKey(inc Incarnation, rank string) string {
+	return fmt.Sprintf("%s:%020d:%s", s.engineKey(inc.Engine), inc.Generation, rank)
+}
+
+// parallel calls do for 0 to n-1 on a few goroutines and returns when all are done.
+func parallel(n int, do func(i int)) {
+	var workers sync.WaitGroup
+	for w := range min(n, 8) {
+		workers.Go(func() {
+			for i := w; i < n; i += 8 {
+				do(i)
+			}
+		})
+	}
+	workers.Wait()
 }

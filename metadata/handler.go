@@ -43,8 +43,8 @@ func (c HandlerConfig) Validate() error {
 			errs = append(errs, fmt.Errorf("%s is %v; want more than 0", f.name, f.d))
 		}
 	}
-	if c.Skew > fenceKept {
-		errs = append(errs, fmt.Errorf("skew is %v; want at most %v, for which stores remember generations", c.Skew, fenceKept))
+	if c.Skew > FenceKept {
+		errs = append(errs, fmt.Errorf("skew is %v; want at most %v, for which stores remember generations", c.Skew, FenceKept))
 	}
 	return errors.Join(append(errs, c.Watch.validate())...)
 }

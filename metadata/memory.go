@@ -2,19 +2,12 @@ package metadata
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 )
-
-// fenceKept is how long a store remembers the newest generation of an engine whose records are gone.
-const fenceKept = 24 * time.Hour
-
-// maxPublished is a bound of times of publication, in seconds since 1970: their nanoseconds fit into 63 bits.
-const maxPublished = 1 << 33
 
 // memorySweep is how often a Memory that is written to looks for generations to forget.
 const memorySweep = time.Second
@@ -48,7 +41,7 @@ func NewMemory() *Memory {
 
 // Put implements Store.
 func (m *Memory) Put(_ context.Context, rec Record) error {
-	if err := putable(rec); err != nil {
+	if err := Storable(rec); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -78,7 +71,7 @@ func (m *Memory) putLocked(rec Record, now time.Time) error {
 		return fmt.Errorf("published at %v; known is %v: %w", rec.Published, old.published, ErrStale)
 	}
 	e.ranks[rec.Rank] = memoryRank{rec: rec, published: rec.Published, until: now.Add(rec.Lifetime())}
-	e.forget = now.Add(fenceKept)
+	e.forget = now.Add(FenceKept)
 	return nil
 }
 
@@ -101,7 +94,7 @@ func (e *memoryEngine) live(now time.Time) []Record {
 			recs = append(recs, r.rec)
 		}
 	}
-	sortRanks(recs)
+	SortRanks(recs)
 	return recs
 }
 
@@ -170,29 +163,4 @@ func (m *Memory) announce(c Change) {
 	for _, changed := range watchers {
 		changed(c)
 	}
-}
-
-// putable returns nil if a store can keep the record.
-func putable(rec Record) error {
-	if err := rec.Validate(); err != nil {
-		return fmt.Errorf("metadata: engine %.140q rank %v: %w", rec.Engine, rec.Rank, err)
-	}
-	if rec.Published.IsZero() || rec.Published.Unix() < 0 {
-		return fmt.Errorf("metadata: engine %s rank %v: %w", rec.Engine, rec.Rank, errors.New("has no time of publication"))
-	}
-	if rec.Published.Unix() >= maxPublished {
-		return fmt.Errorf("metadata: engine %s rank %v: published at %v, which is too late to be written in nanoseconds", rec.Engine, rec.Rank, rec.Published)
-	}
-	if rec.Lifetime() > fenceKept {
-		return fmt.Errorf("metadata: engine %s rank %v: expires %v after it was published; want at most %v", rec.Engine, rec.Rank, rec.Lifetime(), fenceKept)
-	}
-	if rec.Lifetime() < time.Millisecond {
-		return fmt.Errorf("metadata: engine %s rank %v: expires %v after it was published; want at least 1ms", rec.Engine, rec.Rank, rec.Lifetime())
-	}
-	return nil
-}
-
-// sortRanks orders records by dp, pp, tp.
-func sortRanks(recs []Record) {
-	slices.SortFunc(recs, func(a, b Record) int { return a.Rank.compare(b.Rank) })
 }

@@ -64,26 +64,8 @@ func TestRedisLeastACL(t *testing.T) {
 	}
 }
 
-// A put whose answer was lost is sent again by the driver, and must not be taken for somebody else's.
-func TestRedisPutSentAgain(t *testing.T) {
-	s := store(t, redistest.Start(t), nil, "pdrouter")
-	rec := record("prefill-0", 7, 1, 0)
-	value := marshal(t, rec)
-	send := func(call string) any {
-		got, err := s.eval(t.Context(), putScript, []string{s.engineKey(rec.Engine), s.rankKey(rec.Incarnation, "0/0/0")},
-			padded(rec.Generation), padded(uint64(rec.Published.UnixNano()))+call, "0/0/0", value, 60000, 60000, s.channel(), "x").Slice()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got[0]
-	}
-	if first, again, other := send("aaaaaaaa"), send("aaaaaaaa"), send("bbbbbbbb"); first != int64(1) || again != int64(1) || other != int64(0) {
-		t.Errorf("got %v, %v and %v; want 1, 1 and 0", first, again, other)
-	}
-}
-
 // storeOf returns a store over a real server.
-func storeOf(t testing.TB, cfg redisdb.Config, v Voucher, prefix string) *Redis {
+func storeOf(t testing.TB, cfg redisdb.Config, v Voucher, prefix string) *redisUnderTest {
 	t.Helper()
 	cfg.Timeout, cfg.Dial = 5*time.Second, 5*time.Second // these tests are not about time
 	db, err := redisdb.Open(cfg)
@@ -91,5 +73,5 @@ func storeOf(t testing.TB, cfg redisdb.Config, v Voucher, prefix string) *Redis 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return NewRedis(db, prefix, v, quiet())
+	return newRedis(db, prefix, v)
 }

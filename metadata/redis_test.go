@@ -120,7 +120,7 @@ func TestFault43RedisQuarantine(t *testing.T) {
 			t.Errorf("%s: got %v; want %s", name, err, IncompleteRanks)
 		}
 	}
-	if err := s.db.HSet(t.Context(), s.engineKey("prefill-0"), generationField, "8").Err(); err != nil {
+	if err := s.db.HSet(t.Context(), s.engineKey("prefill-0"), "generation", "8").Err(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Engine(t.Context(), "prefill-0"); !errors.Is(err, ErrNotFound) {

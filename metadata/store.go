@@ -3,6 +3,8 @@ package metadata
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 )
 
@@ -14,6 +16,12 @@ var (
 	// ErrNotFound says that no record is held under this name.
 	ErrNotFound = errors.New("not found")
 )
+
+// FenceKept is how long a store remembers the newest generation of an engine whose records are gone.
+const FenceKept = 24 * time.Hour
+
+// MaxPublished is a bound of times of publication, in seconds since 1970: their nanoseconds fit into 63 bits.
+const MaxPublished = 1 << 33
 
 // Store keeps the records of the newest generation of each engine until their lease ends. A record's lease is
 // Record.Lifetime, counted on the store's own clock from the moment it was put.
@@ -50,4 +58,29 @@ type Change struct {
 type Voucher interface {
 	Sign(payload []byte) (keyID string, signature []byte, err error)
 	Verify(keyID string, payload, signature []byte) error
+}
+
+// Storable returns nil if a store can keep the record.
+func Storable(rec Record) error {
+	if err := rec.Validate(); err != nil {
+		return fmt.Errorf("metadata: engine %.140q rank %v: %w", rec.Engine, rec.Rank, err)
+	}
+	if rec.Published.IsZero() || rec.Published.Unix() < 0 {
+		return fmt.Errorf("metadata: engine %s rank %v: %w", rec.Engine, rec.Rank, errors.New("has no time of publication"))
+	}
+	if rec.Published.Unix() >= MaxPublished {
+		return fmt.Errorf("metadata: engine %s rank %v: published at %v, which is too late to be written in nanoseconds", rec.Engine, rec.Rank, rec.Published)
+	}
+	if rec.Lifetime() > FenceKept {
+		return fmt.Errorf("metadata: engine %s rank %v: expires %v after it was published; want at most %v", rec.Engine, rec.Rank, rec.Lifetime(), FenceKept)
+	}
+	if rec.Lifetime() < time.Millisecond {
+		return fmt.Errorf("metadata: engine %s rank %v: expires %v after it was published; want at least 1ms", rec.Engine, rec.Rank, rec.Lifetime())
+	}
+	return nil
+}
+
+// SortRanks orders records by dp, pp, tp.
+func SortRanks(recs []Record) {
+	slices.SortFunc(recs, func(a, b Record) int { return a.Rank.compare(b.Rank) })
 }

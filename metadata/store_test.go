@@ -36,7 +36,7 @@ func TestMemoryConformance(t *testing.T) {
 
 // signing signs what is put, as the handler does.
 type signing struct {
-	*Redis
+	*redisUnderTest
 	v Voucher
 }
 
@@ -45,7 +45,7 @@ func (s signing) Put(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
-	return s.Redis.Put(ctx, rec)
+	return s.redisUnderTest.Put(ctx, rec)
 }
 
 func put(t *testing.T, s Store, rec Record, want error) {
@@ -271,7 +271,7 @@ func untorn(t *testing.T, s Store) {
 
 // More engines than are read at once.
 func many(t *testing.T, s Store) {
-	const engines = readBatch + 44
+	const engines = 300
 	parallel(engines, func(i int) {
 		if err := s.Put(t.Context(), record(fmt.Sprintf("prefill-%03d", i), 7, 1, 0)); err != nil {
 			t.Error(err)

@@ -16,6 +16,7 @@ import (
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/redistest"
 	"pdrouter/metadata"
+	"pdrouter/metadata/redisstore"
 )
 
 // page returns a page of the documentation.
@@ -58,7 +59,7 @@ func TestDocumentedRedisRights(t *testing.T) {
 	}
 	defer db.Close()
 
-	store := metadata.NewRedis(db, cfg.Prefix, nil, log)
+	store := redisstore.New(db, cfg.Prefix, nil, log)
 	now := time.Now()
 	rec := metadata.Record{
 		Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: "p", Generation: 1}, Role: metadata.Prefill,

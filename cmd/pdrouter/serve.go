@@ -19,6 +19,7 @@ import (
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/shared"
 	"pdrouter/metadata"
+	"pdrouter/metadata/redisstore"
 	"pdrouter/router"
 )
 
@@ -148,7 +149,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 		if g.redis, err = redisdb.Open(l.Metadata.Redis); err != nil {
 			return nil, fmt.Errorf("metadata.redis: %w", err)
 		}
-		g.store = metadata.NewRedis(g.redis, l.Metadata.Redis.WithDefaults().Prefix, voucher, log)
+		g.store = redisstore.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, voucher, log)
 	}
 	renewed := func(engine string) { g.router.Renewed(engine) } // the cache runs only when the router is there
 	if g.cache, err = metadata.NewCache(g.store, l.Metadata.Cache, renewed, log); err != nil {
@@ -218,7 +219,7 @@ func (g *gateway) routes(l *loaded, voucher metadata.Voucher, meters *metrics) (
 // count. All of them must be there.
 func (g *gateway) meter(m *metrics) {
 	var quarantined func() uint64
-	if shared, ok := g.store.(*metadata.Redis); ok {
+	if shared, ok := g.store.(*redisstore.Store); ok {
 		quarantined = shared.Quarantined
 	}
 	m.registry.MustRegister(newRouterMetrics(g.router.Stats), newHealthMetrics(g.router.Stats), newPressureMetrics(g.router.Stats), newPrefixMetrics(g.router.Stats),

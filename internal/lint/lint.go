@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "metadata/handshake", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "metadata/handshake", "metadata/redisstore", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -72,11 +72,11 @@ func Packages() map[string]Package {
 		"internal/inspect":   {Ours: []string{"metadata", "metadata/vllm", "router/config", "router/connector"}},
 		"internal/discovery": {Ours: []string{"internal/yamlfile"}},
 		"kvplane/reclaim":    {Ours: []string{"kvplane/nixl", "metadata"}}, // an agent of the gateway's own
-		"metadata": {
-			Outside: []string{"github.com/redis/go-redis/v9", "github.com/vmihailenco/msgpack/v5"},
-		},
-		"metadata/handshake": {Ours: []string{"metadata"}}, // which pairs have shaken hands; of the records it needs the names of runs
-		"metadata/vllm":      {Ours: []string{"metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
+		"metadata":           {Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
+		// The store that gateways share. Engines and libpdkv.so do not link it: see TestEnginesLinkNoRedis.
+		"metadata/redisstore": {Ours: []string{"metadata"}, Outside: []string{"github.com/redis/go-redis/v9"}},
+		"metadata/handshake":  {Ours: []string{"metadata"}}, // which pairs have shaken hands; of the records it needs the names of runs
+		"metadata/vllm":       {Ours: []string{"metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
 		"auth": { // go-jose reads keys of every kind, and key sets
 			Outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/go-jose/go-jose/v4"},
 		},
@@ -86,7 +86,7 @@ func Packages() map[string]Package {
 		"policies/prefixes": {}, // what engines are thought to have: the state that policies itself has none of
 		"internal/yamlfile": {Outside: []string{"go.yaml.in/yaml/v3"}},
 		"bench": { // router and policies: what they do without sockets
-			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "kvplane", "kvplane/nixl", "metadata", "metadata/handshake", "internal/refengine", "internal/redisdb"},
+			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "kvplane", "kvplane/nixl", "metadata", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
 			Outside: []string{"github.com/valyala/fasthttp", "github.com/golang-jwt/jwt/v5"}, // the peers of what is measured
 		},
 		"internal/refengine": {
@@ -105,6 +105,12 @@ func Packages() map[string]Package {
 		"internal/faults":     {},
 		"internal/lint":       {},
 	}
+}
+
+// Unlinked is what a package must not link, by import-path prefix, not even through what it imports.
+func Unlinked() map[string][]string {
+	redis := []string{"github.com/redis/go-redis", "pdrouter/metadata/redisstore"} // what gateways share is not the engines' concern
+	return map[string][]string{"internal/refengine": redis, "kvplane/embed": redis, "kvplane/capi": redis, "metadata": redis}
 }
 
 // Unsafe names the packages that may use unsafe: those that speak to a C library, or are one, and the one that asks the kernel

@@ -63,6 +63,33 @@ func TestImportsFollowTheMap(t *testing.T) {
 	}
 }
 
+func TestEnginesLinkNoRedis(t *testing.T) {
+	for name, banned := range Unlinked() {
+		deps := linked(t, name)
+		for _, prefix := range banned {
+			if got := slices.IndexFunc(deps, func(dep string) bool { return strings.HasPrefix(dep, prefix) }); got >= 0 {
+				t.Errorf("%s links %s", name, deps[got])
+			}
+		}
+	}
+	if !slices.Contains(linked(t, "cmd/pdrouter"), "github.com/redis/go-redis/v9") {
+		t.Error("cmd/pdrouter does not link go-redis: the test finds nothing")
+	}
+}
+
+// linked lists all that a package is linked with, itself included.
+func linked(t *testing.T, name string) []string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-deps", "./"+name)
+	cmd.Dir = "../.."
+	cmd.Stderr = os.Stderr
+	raw, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	return strings.Fields(string(raw))
+}
+
 func TestTheMapRefusesWhatItDoesNotName(t *testing.T) {
 	rule := Package{Ours: []string{"metadata"}, Outside: []string{"golang.org/x/sys"}}
 	for imp, allowed := range map[string]bool{

@@ -1,4 +1,4 @@
-package metadata
+package redisstore
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"pdrouter/metadata"
 )
 
 // The fields of an engine's hash: its newest generation, and per rank when its record was published, followed by the
@@ -60,7 +62,7 @@ redis.call('PUBLISH', ARGV[4], ARGV[5] .. ' ' .. (published or string.rep('0', 2
 return 1`
 
 // eval runs a script by its digest, and sends it if the server does not know it.
-func (s *Redis) eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
+func (s *Store) eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
 	return redis.NewScript(script).Run(ctx, s.db, keys, args...)
 }
 
@@ -68,30 +70,30 @@ func (s *Redis) eval(ctx context.Context, script string, keys []string, args ...
 func nonce() string { return rand.Text()[:8] }
 
 // Put implements Store.
-func (s *Redis) Put(ctx context.Context, rec Record) error {
-	if err := putable(rec); err != nil {
+func (s *Store) Put(ctx context.Context, rec metadata.Record) error {
+	if err := metadata.Storable(rec); err != nil {
 		return err
 	}
-	value, err := Marshal(rec)
+	value, err := metadata.Marshal(rec)
 	if err != nil {
 		return err
 	}
-	content, err := contentOf(value)
+	content, err := metadata.ContentOf(value)
 	if err != nil {
 		return fmt.Errorf("metadata: engine %s rank %v: %w", rec.Engine, rec.Rank, err)
 	}
 	rank := rec.Rank.String()
 	got, err := s.eval(ctx, putScript, []string{s.engineKey(rec.Engine), s.rankKey(rec.Incarnation, rank)},
 		padded(rec.Generation), padded(uint64(rec.Published.UnixNano()))+nonce()+content, rank, value, rec.Lifetime().Milliseconds(),
-		fenceKept.Milliseconds(), s.channel(), message(Change{Incarnation: rec.Incarnation, Rank: rec.Rank, Published: rec.Published, Content: content})).Slice()
+		metadata.FenceKept.Milliseconds(), s.channel(), message(metadata.Change{Incarnation: rec.Incarnation, Rank: rec.Rank, Published: rec.Published, Content: content})).Slice()
 	if err != nil {
 		return fmt.Errorf("metadata: engine %s rank %v: redis: %w", rec.Engine, rec.Rank, err)
 	}
 	if got[0] != int64(1) {
-		err := error(ErrStale)
+		err := error(metadata.ErrStale)
 		if got[1] == "generation" {
 			known, _ := strconv.ParseUint(fmt.Sprint(got[2]), 10, 64) // 0, for nothing known, if it is no number
-			err = &Superseded{Generation: rec.Generation, Known: known}
+			err = &metadata.Superseded{Generation: rec.Generation, Known: known}
 		}
 		return fmt.Errorf("metadata: engine %s rank %v: %v; known is %v: %w", rec.Engine, rec.Rank, got[1], got[2], err)
 	}
@@ -100,9 +102,9 @@ func (s *Redis) Put(ctx context.Context, rec Record) error {
 
 // indexed enters the record's engine into the index, and cleans up there now and then. The index only tells where to look;
 // in a cluster it lies in another slot, so it is not the script's.
-func (s *Redis) indexed(ctx context.Context, rec Record) error {
+func (s *Store) indexed(ctx context.Context, rec metadata.Record) error {
 	now := time.Now()
-	until := float64(now.Add(max(rec.Lifetime(), fenceKept)).UnixMilli())
+	until := float64(now.Add(max(rec.Lifetime(), metadata.FenceKept)).UnixMilli())
 	_, err := s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.ZAdd(ctx, s.indexKey(), redis.Z{Score: until, Member: rec.Engine})
 		if last := s.swept.Load(); now.UnixNano()-last >= int64(indexSweep) && s.swept.CompareAndSwap(last, now.UnixNano()) {
@@ -121,16 +123,16 @@ func (s *Redis) indexed(ctx context.Context, rec Record) error {
 }
 
 // Delete implements Store.
-func (s *Redis) Delete(ctx context.Context, inc Incarnation, rank Rank) error {
+func (s *Store) Delete(ctx context.Context, inc metadata.Incarnation, rank metadata.Rank) error {
 	got, err := s.eval(ctx, deleteScript, []string{s.engineKey(inc.Engine), s.rankKey(inc, rank.String())},
-		padded(inc.Generation), rank.String(), withdrawnMark, s.channel(), messageHead(Change{Incarnation: inc, Rank: rank, Deleted: true})).Int()
+		padded(inc.Generation), rank.String(), withdrawnMark, s.channel(), messageHead(metadata.Change{Incarnation: inc, Rank: rank, Deleted: true})).Int()
 	switch {
 	case err != nil:
 		err = fmt.Errorf("redis: %w", err)
 	case got == 0:
-		err = ErrNotFound
+		err = metadata.ErrNotFound
 	case got < 0:
-		err = ErrStale
+		err = metadata.ErrStale
 	default:
 		return nil
 	}

@@ -1,4 +1,4 @@
-package metadata
+package redisstore
 
 import (
 	"context"
@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"pdrouter/metadata"
 )
 
 // Bounds of one read.
 const (
-	readBatch    = 256            // commands of one pipeline
-	maxHashBytes = 200 * MaxRanks // of one engine's hash
+	readBatch    = 256                     // commands of one pipeline
+	maxHashBytes = 200 * metadata.MaxRanks // of one engine's hash
 )
 
 // readScript answers with an engine's hash, or, if that is larger than any can be, with its size alone: what lies in
@@ -46,29 +48,29 @@ return names`
 // maxIndexed bounds the engines that are read from the index.
 const maxIndexed = 20000
 
-// redisIndex is what an engine's hash says. Nobody has signed it: it tells what to read, and what not to.
-type redisIndex struct {
-	Incarnation
-	ranks map[string]redisRank
+// index is what an engine's hash says. Nobody has signed it: it tells what to read, and what not to.
+type index struct {
+	metadata.Incarnation
+	ranks map[string]rankEntry
 	err   error // the hash could not be read
 }
 
-// redisRank is what a hash says of one rank.
-type redisRank struct {
-	rank      Rank
+// rankEntry is what a hash says of one rank.
+type rankEntry struct {
+	rank      metadata.Rank
 	published time.Time
 	content   string // "" is not told
 	withdrawn bool
 }
 
 // indexes reads the hashes of many engines. An engine of which nothing or nothing sensible is held has no ranks.
-func (s *Redis) indexes(ctx context.Context, engines []string) []redisIndex {
-	all := make([]redisIndex, len(engines))
+func (s *Store) indexes(ctx context.Context, engines []string) []index {
+	all := make([]index, len(engines))
 	cmds := make([]*redis.Cmd, len(engines))
 	_, _ = s.db.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
 		for i, engine := range engines {
-			if all[i].Engine = engine; ValidName(engine) == nil {
-				cmds[i] = p.Eval(ctx, readScript, []string{s.engineKey(engine)}, MaxRanks+1, maxHashBytes)
+			if all[i].Engine = engine; metadata.ValidName(engine) == nil {
+				cmds[i] = p.Eval(ctx, readScript, []string{s.engineKey(engine)}, metadata.MaxRanks+1, maxHashBytes)
 			}
 		}
 		return nil
@@ -93,17 +95,17 @@ func (s *Redis) indexes(ctx context.Context, engines []string) []redisIndex {
 }
 
 // parse takes in the fields and values of a hash.
-func (x *redisIndex) parse(words []string) error {
+func (x *index) parse(words []string) error {
 	if len(words) == 1 {
-		return fmt.Errorf("hash has %.20s fields or bytes; want at most %d fields", words[0], MaxRanks+1)
+		return fmt.Errorf("hash has %.20s fields or bytes; want at most %d fields", words[0], metadata.MaxRanks+1)
 	}
-	x.ranks = make(map[string]redisRank, len(words)/2)
+	x.ranks = make(map[string]rankEntry, len(words)/2)
 	for pair := range slices.Chunk(words, 2) {
 		var err error
 		if pair[0] == generationField {
 			x.Generation, err = parsePadded(pair[1])
 		} else {
-			x.ranks[pair[0]], err = parseRedisRank(pair[0], pair[1])
+			x.ranks[pair[0]], err = parseRankEntry(pair[0], pair[1])
 		}
 		if err != nil {
 			return fmt.Errorf("field %.40q: %w", pair[0], err)
@@ -115,31 +117,31 @@ func (x *redisIndex) parse(words []string) error {
 	return nil
 }
 
-func parseRedisRank(field, value string) (r redisRank, err error) {
-	if r.rank, err = ParseRank(field); err != nil {
-		return redisRank{}, err
+func parseRankEntry(field, value string) (r rankEntry, err error) {
+	if r.rank, err = metadata.ParseRank(field); err != nil {
+		return rankEntry{}, err
 	}
 	rest := value[min(20, len(value)):]
 	if r.published, err = parsePublished(value[:len(value)-len(rest)]); err != nil {
-		return redisRank{}, err
+		return rankEntry{}, err
 	}
 	r.withdrawn = rest == withdrawnMark
-	if len(rest) > contentLen { // after the call that published it
-		r.content = rest[len(rest)-contentLen:]
+	if len(rest) > metadata.ContentLen { // after the call that published it
+		r.content = rest[len(rest)-metadata.ContentLen:]
 	}
 	return r, nil
 }
 
-// redisWant is a rank's value that is to be read.
-type redisWant struct {
-	inc  Incarnation
+// wanted is a rank's value that is to be read.
+type wanted struct {
+	inc  metadata.Incarnation
 	rank string
 	of   int // its place in the list of engines
 }
 
-// names implements bulk: every engine that has put a record, or had within the time that its fence is kept.
-func (s *Redis) names(ctx context.Context) ([]string, error) {
-	names, err := s.eval(ctx, indexScript, []string{s.indexKey()}, time.Now().UnixMilli(), maxIndexed, MaxName).StringSlice()
+// Names implements metadata.BulkReader: every engine that has put a record, or had within the time that its fence is kept.
+func (s *Store) Names(ctx context.Context) ([]string, error) {
+	names, err := s.eval(ctx, indexScript, []string{s.indexKey()}, time.Now().UnixMilli(), maxIndexed, metadata.MaxName).StringSlice()
 	if ofKey(err) { // each engine that publishes again is heard of
 		s.quarantine.put(s.log, indexName, "", err)
 		return nil, nil
@@ -153,24 +155,24 @@ func (s *Redis) names(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// read implements bulk: one round trip for the engines' hashes, and one for every few hundred values that they
+// Read implements metadata.BulkReader: one round trip for the engines' hashes, and one for every few hundred values that they
 // announce and that are not known.
-func (s *Redis) read(ctx context.Context, engines []string, known func(engine string) *copied) []reading {
-	answers := make([]reading, len(engines))
-	var want []redisWant
+func (s *Store) Read(ctx context.Context, engines []string, known func(engine string) metadata.Known) []metadata.Reading {
+	answers := make([]metadata.Reading, len(engines))
+	var want []wanted
 	now := time.Now()
 	for i, x := range s.indexes(ctx, engines) {
-		answers[i].err = x.err
+		answers[i].Err = x.err
 		old := known(engines[i])
 		for rank, r := range x.ranks {
 			switch {
 			case r.withdrawn:
-				gone := Change{Incarnation: x.Incarnation, Rank: r.rank, Deleted: true, Published: r.published}
-				if old.holds(gone) {
-					answers[i].gone = append(answers[i].gone, gone)
+				gone := metadata.Change{Incarnation: x.Incarnation, Rank: r.rank, Deleted: true, Published: r.published}
+				if old.Holds(gone) {
+					answers[i].Gone = append(answers[i].Gone, gone)
 				}
-			case !old.knows(x.Generation, r.rank, r.published, r.content, now):
-				want = append(want, redisWant{x.Incarnation, rank, i})
+			case !old.Knows(x.Generation, r.rank, r.published, r.content, now):
+				want = append(want, wanted{x.Incarnation, rank, i})
 			}
 		}
 	}
@@ -181,17 +183,17 @@ func (s *Redis) read(ctx context.Context, engines []string, known func(engine st
 }
 
 // values reads some values and adds what they hold to the answers.
-func (s *Redis) values(ctx context.Context, want []redisWant, answers []reading) {
+func (s *Store) values(ctx context.Context, want []wanted, answers []metadata.Reading) {
 	values, leases := make([]*redis.StringCmd, len(want)), make([]*redis.DurationCmd, len(want))
 	asked := time.Now()
 	_, _ = s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, w := range want { // no more of a value than a record may have, and one byte that shows that it has more
 			key := s.rankKey(w.inc, w.rank)
-			values[i], leases[i] = p.GetRange(ctx, key, 0, MaxRecordBytes), p.PTTL(ctx, key)
+			values[i], leases[i] = p.GetRange(ctx, key, 0, metadata.MaxRecordBytes), p.PTTL(ctx, key)
 		}
 		return nil
 	})
-	all := make([]found, len(want))
+	all := make([]metadata.Found, len(want))
 	errs := make([]error, len(want))
 	parallel(len(want), func(i int) {
 		if b, err := values[i].Result(); err == nil && b != "" {
@@ -203,16 +205,16 @@ func (s *Redis) values(ctx context.Context, want []redisWant, answers []reading)
 	for i, w := range want {
 		switch err := errors.Join(values[i].Err(), leases[i].Err()); {
 		case err != nil && errs[i] == nil:
-			answers[w.of].err = err
+			answers[w.of].Err = err
 		case errs[i] != nil:
 			s.quarantine.put(s.log, w.inc.Engine, w.rank, errs[i])
-		case all[i].until.After(asked): // else the lease is over
-			answers[w.of].found = append(answers[w.of].found, all[i])
+		case all[i].Until.After(asked): // else the lease is over
+			answers[w.of].Found = append(answers[w.of].Found, all[i])
 		}
 	}
 }
 
-// parallel calls do for 0 to n-1 on all processors and returns when all are done.
+// onAllCPUs calls do for 0 to n-1 on all processors and returns when all are done.
 func parallel(n int, do func(i int)) {
 	var next atomic.Int64
 	var workers sync.WaitGroup
@@ -229,54 +231,60 @@ func parallel(n int, do func(i int)) {
 // trusted decodes a value, checks that it is what its key says, and adds how long it holds from the moment it was asked for:
 // as long as its key lives, which is counted on the clock that the lease was given by, but not longer than it says itself,
 // nor longer than a gateway's word lets its agent vouch for it. The time of day of who published it does not count.
-func (s *Redis) trusted(b []byte, want redisWant, asked time.Time, ttl time.Duration) (found, error) {
+func (s *Store) trusted(b []byte, want wanted, asked time.Time, ttl time.Duration) (metadata.Found, error) {
 	if ttl == -1 { // as the driver writes it
-		return found{}, errors.New("value has no lease; want one, as Put gives")
+		return metadata.Found{}, errors.New("value has no lease; want one, as Put gives")
 	}
-	var rec Record
+	var rec metadata.Record
 	var err error
 	if s.voucher != nil {
-		rec, err = UnmarshalSigned(b, s.voucher)
+		rec, err = metadata.UnmarshalSigned(b, s.voucher)
 	} else {
-		rec, err = Unmarshal(b)
+		rec, err = metadata.Unmarshal(b)
 	}
 	if err != nil {
-		return found{}, err
+		return metadata.Found{}, err
 	}
 	if rec.Incarnation != want.inc || rec.Rank.String() != want.rank {
-		return found{}, fmt.Errorf("value is of engine %s rank %v", rec.ID(), rec.Rank)
+		return metadata.Found{}, fmt.Errorf("value is of engine %s rank %v", rec.ID(), rec.Rank)
 	}
-	if err := putable(rec); err != nil {
-		return found{}, err
+	if err := metadata.Storable(rec); err != nil {
+		return metadata.Found{}, err
 	}
-	content, err := contentOf(b)
+	content, err := metadata.ContentOf(b)
 	if err != nil {
-		return found{}, err
+		return metadata.Found{}, err
 	}
 	left := min(ttl, rec.Believed(asked).Sub(asked))
-	return foundUntil(rec, content, asked.Add(left)), nil
+	return metadata.Found{Record: rec, Until: asked.Add(left), Content: content}, nil
 }
 
+// nothing is what a reader knows who has read nothing.
+type nothing struct{}
+
+func (nothing) Knows(uint64, metadata.Rank, time.Time, string, time.Time) bool { return false }
+func (nothing) Holds(metadata.Change) bool                                     { return false }
+
 // Engine implements Store.
-func (s *Redis) Engine(ctx context.Context, engine string) ([]Record, error) {
-	a := s.read(ctx, []string{engine}, func(string) *copied { return nil })[0]
-	if a.err == nil && len(a.found) == 0 {
-		a.err = ErrNotFound
+func (s *Store) Engine(ctx context.Context, engine string) ([]metadata.Record, error) {
+	a := s.Read(ctx, []string{engine}, func(string) metadata.Known { return nothing{} })[0]
+	if a.Err == nil && len(a.Found) == 0 {
+		a.Err = metadata.ErrNotFound
 	}
-	if a.err != nil {
-		return nil, fmt.Errorf("metadata: engine %.140q: redis: %w", engine, a.err)
+	if a.Err != nil {
+		return nil, fmt.Errorf("metadata: engine %.140q: redis: %w", engine, a.Err)
 	}
-	recs := make([]Record, len(a.found))
-	for i, f := range a.found {
-		recs[i] = f.rec
+	recs := make([]metadata.Record, len(a.Found))
+	for i, f := range a.Found {
+		recs[i] = f.Record
 	}
-	sortRanks(recs)
+	metadata.SortRanks(recs)
 	return recs, nil
 }
 
 // List implements Store.
-func (s *Redis) List(ctx context.Context) ([]string, error) {
-	all, err := s.names(ctx)
+func (s *Store) List(ctx context.Context) ([]string, error) {
+	all, err := s.Names(ctx)
 	if err != nil {
 		return nil, err
 	}
