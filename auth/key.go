@@ -133,7 +133,7 @@ func ed25519Key(id string, public ed25519.PublicKey, private ed25519.PrivateKey)
 	return k
 }
 
-// ed25519 returns the private part of an Ed25519 key. Records and enrolment know no other.
+// ed25519 returns the private part of an Ed25519 key. Records and tickets know no other.
 func (k *Key) ed25519() (ed25519.PrivateKey, error) {
 	private, ok := k.private.(ed25519.PrivateKey)
 	if !ok {

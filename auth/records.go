@@ -13,14 +13,12 @@ const recordContext = "pdrouter metadata record v1\x00"
 // It implements metadata.Voucher.
 type Records struct {
 	own     *Key
-	overlap []*Key // what other gateways sign with while keys are rotated
 	trusted *Keys
 }
 
 // NewRecords returns a signer and checker of records. own may be nil for a reader that signs nothing; trusted should
-// hold the keys of all gateways, this one's included. overlap are private keys that other gateways sign with while keys
-// are rotated: engines are enrolled for them too.
-func NewRecords(own *Key, trusted *Keys, overlap ...*Key) (*Records, error) {
+// hold the keys of all gateways, this one's included.
+func NewRecords(own *Key, trusted *Keys) (*Records, error) {
 	if own != nil {
 		if _, err := own.ed25519(); err != nil {
 			return nil, fmt.Errorf("auth: records: %w", err)
@@ -29,20 +27,12 @@ func NewRecords(own *Key, trusted *Keys, overlap ...*Key) (*Records, error) {
 	if trusted == nil {
 		return nil, errors.New("auth: records: no trusted keys")
 	}
-	if own == nil && len(overlap) > 0 {
-		return nil, errors.New("auth: records: keys to overlap with, and none to sign with")
-	}
 	if own != nil {
 		if k, ok := trusted.find(own.ID); !ok || !k.same(own) {
 			return nil, fmt.Errorf("auth: records: own %v is not among the trusted keys", own)
 		}
 	}
-	for _, k := range overlap {
-		if _, err := k.ed25519(); err != nil {
-			return nil, fmt.Errorf("auth: records: overlapping %w", err)
-		}
-	}
-	return &Records{own: own, overlap: overlap, trusted: trusted}, nil
+	return &Records{own: own, trusted: trusted}, nil
 }
 
 // Sign returns the id of the own key and its signature of payload.

@@ -1,7 +1,6 @@
 package kvplane
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -133,7 +132,7 @@ func Open(cfg Config) (*Agent, error) {
 	w := newWriter(ctx, cfg, self, host{now: clock(time.Now()), agree: agree, exited: exited})
 	l := &lookups{ctx: ctx, directory: cfg.Directory, timeout: cfg.Times.Lookup, post: w.later}
 	w.host.ask = l.ask
-	a := &Agent{cancel: cancel, done: make(chan struct{}), writer: w, lookups: l, record: self, agree: agree}
+	a := &Agent{cancel: cancel, done: make(chan struct{}), writer: w, lookups: l, record: self}
 	go func() {
 		defer close(a.done)
 		w.run()
@@ -147,18 +146,6 @@ func (a *Agent) Record() metadata.Record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.record
-}
-
-// Agree computes the secret (X25519) that the holder of the private part of a record's Key shares with the holder of a public
-// key. The record must be the agent's newest. The secret is to be used for nothing but to derive keys.
-func (a *Agent) Agree(record metadata.Record, public []byte) (secret []byte, err error) {
-	a.mu.Lock()
-	key, agree := a.record.Key, a.agree
-	a.mu.Unlock()
-	if !bytes.Equal(record.Key, key) {
-		return nil, fmt.Errorf("kvplane: agent %s: its key is another one by now", record.Agent)
-	}
-	return agree(public)
 }
 
 // Expect registers reserved blocks with every producer rank of the peer. It ends in Ready, or in Negative and Safe.

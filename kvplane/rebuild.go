@@ -76,7 +76,7 @@ func (a *Agent) rebuild(t Transport) error {
 	w.log.Warn("kvplane: the agent is rebuilt", "as", self.Agent, "quarantined", w.quarantined())
 	w.replace(self, h, t)
 	a.mu.Lock()
-	a.record, a.agree = self, h.agree
+	a.record = self
 	a.mu.Unlock()
 	return nil
 }

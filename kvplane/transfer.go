@@ -2,6 +2,8 @@ package kvplane
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"time"
@@ -63,4 +65,15 @@ type Expectation struct {
 	Ticket [16]byte             // digest of the gateway's ticket; zero: it gave none
 	Hash   [16]byte             // of the prompt's token ids; zero: not known
 	Wait   time.Duration        // how long a producer may take to offer; 0 is Times.Wait
+}
+
+// HashTokens is the digest of a prompt by which two engines see that they mean the same tokens: of the ids in order,
+// four bytes each, the least significant first.
+func HashTokens(ids []int32) [16]byte {
+	b := make([]byte, 0, 4*len(ids))
+	for _, id := range ids {
+		b = binary.LittleEndian.AppendUint32(b, uint32(id))
+	}
+	sum := sha256.Sum256(b)
+	return [16]byte(sum[:16])
 }

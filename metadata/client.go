@@ -58,15 +58,12 @@ func (c ClientConfig) Validate() error {
 
 // Client speaks to a gateway's metadata routes. It is safe for concurrent use.
 type Client struct {
-	cfg      ClientConfig
-	base     string
-	http     *http.Client
-	token    func() (string, error)
-	trust    Voucher
-	signer   crypto.Signer                // of what the client writes; nil: the gateway signs
-	enrolled func(Incarnation, Enrolment) // may be nil
-	// agree computes the secret that the holder of the private part of a record's Key shares with the holder of a public key.
-	agree func(rec Record, public []byte) ([]byte, error)
+	cfg    ClientConfig
+	base   string
+	http   *http.Client
+	token  func() (string, error)
+	trust  Voucher
+	signer crypto.Signer // of what the client writes; nil: the gateway signs
 }
 
 // NewClient returns a client that sends the bearer token that token returns at each request (see TokenFile). trust
@@ -102,17 +99,10 @@ func (c *Client) Put(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
-	b, _, err := c.do(ctx, http.MethodPut, c.rankURL(rec.Engine, rec.Rank), body, nil)
+	_, _, err = c.do(ctx, http.MethodPut, c.rankURL(rec.Engine, rec.Rank), body, nil)
 	var newer *Superseded
 	if errors.As(err, &newer) {
 		newer.Generation = rec.Generation
-	}
-	if err != nil || c.enrolled == nil {
-		return named(err, rec.Engine, rec.Rank)
-	}
-	e, err := unmarshalEnrolment(b, rec, c.agree)
-	if err == nil {
-		c.enrolled(rec.Incarnation, e)
 	}
 	return named(err, rec.Engine, rec.Rank)
 }
@@ -120,14 +110,6 @@ func (c *Client) Put(ctx context.Context, rec Record) error {
 // SignWith has every record that is put, and every withdrawal, signed with the Ed25519 key to which the client's token
 // is bound: a gateway takes neither from such a token alone. It must be called before the first Put.
 func (c *Client) SignWith(key crypto.Signer) { c.signer = key }
-
-// Enrolled has every answer to Put told to f, before Put returns: which keys the gateways sign with towards the engine,
-// none if they do not. Gateways seal these keys to a record that has a Key: agree computes the secret (X25519) that the
-// holder of its private part shares with the holder of a public key; nil takes records without a Key alone. It must be called
-// before the first Put.
-func (c *Client) Enrolled(f func(Incarnation, Enrolment), agree func(rec Record, public []byte) ([]byte, error)) {
-	c.enrolled, c.agree = f, agree
-}
 
 // Delete withdraws a record. It returns ErrNotFound or ErrStale if there is nothing to withdraw.
 func (c *Client) Delete(ctx context.Context, inc Incarnation, rank Rank) error {

@@ -57,7 +57,7 @@ type HandlerParts struct {
 	Copy       Copy
 	Authorizer Authorizer // decides on every request
 	// Voucher signs the records that this gateway takes in and checks those that come signed; nil stores records as they
-	// come. If it is an Enroller too, whoever has published a record is told his engine's enrolment keys.
+	// come.
 	Voucher Voucher
 	Pairs   func() []PairState // what GET /metadata/v1/pairs shows; nil: no pairs
 	// Paired reports whether two engines, in either order, stand as prefill and decode of one model in the gateway's own
@@ -71,20 +71,19 @@ type HandlerParts struct {
 
 // Handler serves the metadata routes of the agents' listener.
 type Handler struct {
-	store    Store
-	auth     Authorizer
-	voucher  Voucher
-	enroller Enroller // nil: engines are not enrolled
-	pairs    func() []PairState
-	couples  func(x, y string) bool // nil: any
-	copy     Copy                   // nil: none
-	misses   chan struct{}
-	shapes   *shapes
-	refused  func(status int, reason string)
-	cfg      HandlerConfig
-	log      *slog.Logger
-	mux      *http.ServeMux
-	watches  *watchHub
+	store   Store
+	auth    Authorizer
+	voucher Voucher
+	pairs   func() []PairState
+	couples func(x, y string) bool // nil: any
+	copy    Copy                   // nil: none
+	misses  chan struct{}
+	shapes  *shapes
+	refused func(status int, reason string)
+	cfg     HandlerConfig
+	log     *slog.Logger
+	mux     *http.ServeMux
+	watches *watchHub
 }
 
 // NewHandler returns the routes.
@@ -103,7 +102,6 @@ func NewHandler(cfg HandlerConfig, parts HandlerParts) (*Handler, error) {
 	if h.refused = parts.Refused; h.refused == nil {
 		h.refused = func(int, string) {}
 	}
-	h.enroller, _ = parts.Voucher.(Enroller)
 	h.watches = newWatchHub(h.cfg.Watch, h.copy, h.shapes)
 	h.routes()
 	return h, nil

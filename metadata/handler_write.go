@@ -65,14 +65,11 @@ func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
 	if rec, err = h.vouch(rec, caller, time.Now()); err != nil {
 		return err
 	}
-	told, err := h.enrolment(rec, caller)
-	if err != nil {
-		return err
-	}
 	if err := h.store.Put(r.Context(), rec); err != nil {
 		return err
 	}
-	return enrol(w, told)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 // timely refuses records whose times are out of bounds.

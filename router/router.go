@@ -40,7 +40,7 @@ type Parts struct {
 	Stock   monitor.Stock          // asks stock engines for their ranks; nil: they are not asked
 	Reclaim reclaim.Agent          // tells stock engines what is not wanted any more; nil: what needs that stays held
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
-	Tickets kvtransfer.Enroller    // signs both legs' tickets (connector kvplane); nil: legs carry none
+	Tickets kvtransfer.Signer      // signs the ticket of each transfer (connector kvplane); nil: legs carry none
 	Observe func(report.Summary)   // called once per finished request, from many goroutines; must not block
 	// Gone is called when an engine that the configuration lost has ended its last request and no other engine has its name: from
 	// then on Knows reports false for it. It must not block. May be nil.

@@ -1,38 +1,48 @@
 package router_test
 
 import (
-	"crypto/sha256"
+	"crypto/hmac"
+	"crypto/sha512"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"pdrouter/internal/routertest"
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
 	"pdrouter/router"
 	"pdrouter/router/kvtransfer"
 	"pdrouter/router/openai"
 )
 
-// fakeEnroller derives keys that a test can derive too. Without a secret it has none.
-type fakeEnroller struct{ secret string }
+// fakeSigner signs with an HMAC, which a test can check. Without a secret it fails.
+type fakeSigner struct{ secret string }
 
-func (f fakeEnroller) Enrolment(id string) ([][]byte, error) {
+func (f fakeSigner) Sign(payload []byte) (string, []byte, error) {
 	if f.secret == "" {
-		return nil, nil
+		return "", nil, errors.New("no key")
 	}
-	own, other := sha256.Sum256([]byte(f.secret+id)), sha256.Sum256([]byte("another gateway's"+id))
-	return [][]byte{own[:], other[:]}, nil
+	h := hmac.New(sha512.New, []byte(f.secret))
+	h.Write(payload)
+	return "key", h.Sum(nil), nil
 }
 
-// TestTickets: both legs of every transfer, the handshakes' too, carry a ticket of the engine that they go to, and the
-// two are of one transfer.
+func (f fakeSigner) Verify(keyID string, payload, signature []byte) error {
+	if _, want, _ := f.Sign(payload); keyID != "key" || !hmac.Equal(signature, want) {
+		return errors.New("forged")
+	}
+	return nil
+}
+
+// TestTickets: both legs of every transfer, the handshakes' too, carry the same ticket, which names both engines.
 func TestTickets(t *testing.T) {
 	s, records, parts := routertest.NewPlane(t, 1, 1)
-	enroller := fakeEnroller{"secret"}
-	parts.Tickets, parts.Clients = enroller, routertest.Clients{}
+	signer := fakeSigner{"secret"}
+	parts.Tickets, parts.Clients = signer, routertest.Clients{}
 	g := routertest.Start(t, s.Config, parts)
 	g.WaitWarm()
 	ask := func(body string) {
@@ -45,63 +55,49 @@ func TestTickets(t *testing.T) {
 	ask(routertest.PlainBody)
 	ask(routertest.PlainBody)
 	ask(salted)
-	records.Publish("decode-0", metadata.Decode, 201, "same") // started anew: it has another key
+	records.Publish("decode-0", metadata.Decode, 201, "same") // started anew
 	g.Router.Renewed("decode-0")
 	g.WaitWarm()
 	ask(routertest.PlainBody)
 
-	type legs struct{ prefill, decode *kvplane.GatewayTicket }
-	transfers := map[string]*legs{}
+	tickets := map[string][]string{} // of each transfer, as its legs carry them
 	var order []string
 	for i, q := range s.Cluster.All() {
 		id, _ := q.KV["transfer_id"].(string)
-		sealed, _ := q.KV["ticket"].(string)
+		text, _ := q.KV["ticket"].(string)
 		peer := q.KV["peer"].(map[string]any)
-		generations := []uint64{100}
-		if q.Leg == "decode" {
-			generations = []uint64{200, 201}
-		}
-		var got kvplane.GatewayTicket
-		var err error
-		for _, generation := range generations {
-			self := metadata.Incarnation{Engine: q.Engine, Generation: generation}
-			keys, _ := enroller.Enrolment(self.ID())
-			if got, err = kvplane.OpenTicket(sealed, keys[0], self); err == nil {
-				break
-			}
-		}
+		got, err := ticket.Open(text, signer)
 		if err != nil {
 			t.Fatalf("request %d, %s of %s: %v", i, q.Leg, q.Engine, err)
 		}
-		other := got.Prefill
+		self, other, generations := got.Decode, got.Prefill, []uint64{200, 201}
 		if q.Leg == "prefill" {
-			other = got.Decode
+			self, other, generations = got.Prefill, got.Decode, []uint64{100}
 		}
-		if got.ID.String() != id || other.Engine != peer["engine"] || float64(other.Generation) != peer["generation"] {
-			t.Errorf("request %d: %v; its leg is of %s with %v", i, &got, id, peer)
+		if self.Engine != q.Engine || !slices.Contains(generations, self.Generation) ||
+			got.ID.String() != id || other.Engine != peer["engine"] || float64(other.Generation) != peer["generation"] {
+			t.Errorf("request %d to %s: %v; its leg is of %s with %v", i, q.Engine, &got, id, peer)
 		}
 		if age := time.Since(got.Issued); age < -time.Second || age > time.Minute || got.Valid.Milliseconds() != int64(q.KV["valid_ms"].(float64)) {
 			t.Errorf("request %d: issued %v ago, valid for %v; valid_ms is %v", i, age, got.Valid, q.KV["valid_ms"])
 		}
-		x := transfers[id]
-		if x == nil {
-			x = &legs{}
-			transfers[id], order = x, append(order, id)
+		if tickets[id] == nil {
+			order = append(order, id)
 		}
-		if q.Leg == "prefill" {
-			x.prefill = &got
-		} else {
-			x.decode = &got
-		}
+		tickets[id] = append(tickets[id], text)
 	}
 	var digests, contexts []string
 	for _, id := range order {
-		x := transfers[id]
-		if x.prefill == nil || x.decode == nil || x.prefill.Digest() != x.decode.Digest() {
-			t.Fatalf("transfer %s: the legs' tickets are not of one transfer: %+v", id, x)
+		x := tickets[id]
+		if len(x) != 2 || x[0] != x[1] {
+			t.Fatalf("transfer %s: the legs carry %q; want one ticket on both", id, x)
 		}
-		d := x.prefill.Digest()
-		digests, contexts = append(digests, string(d[:])), append(contexts, string(x.prefill.Context[:]))
+		got, err := ticket.Open(x[0], signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := got.Digest()
+		digests, contexts = append(digests, string(d[:])), append(contexts, string(got.Context[:]))
 	}
 	if len(order) != 6 { // handshake, three requests, handshake, request
 		t.Fatalf("%d transfers; want 6", len(order))
@@ -125,8 +121,8 @@ func TestTicketsHaveTheSealedSalt(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, _, parts := routertest.NewPlane(t, 1, 1)
-	enroller := fakeEnroller{"secret"}
-	parts.Tickets, parts.Clients = enroller, byName{}
+	signer := fakeSigner{"secret"}
+	parts.Tickets, parts.Clients = signer, byName{}
 	s.Config.IsolatePrefixCache, s.Config.PrefixCacheSecretFile = true, file
 	g := routertest.Start(t, s.Config, parts)
 	g.WaitWarm()
@@ -135,9 +131,7 @@ func TestTicketsHaveTheSealedSalt(t *testing.T) {
 	}
 	all := s.Cluster.All()
 	q := all[len(all)-1]
-	self := metadata.Incarnation{Engine: q.Engine, Generation: map[string]uint64{"prefill": 100, "decode": 200}[q.Leg]}
-	keys, _ := enroller.Enrolment(self.ID())
-	got, err := kvplane.OpenTicket(q.KV["ticket"].(string), keys[0], self)
+	got, err := ticket.Open(q.KV["ticket"].(string), signer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,10 +146,10 @@ func TestTicketsHaveTheSealedSalt(t *testing.T) {
 
 // TestNoTicketsWithoutAKey: a gateway that signs nothing says nothing of tickets.
 func TestNoTicketsWithoutAKey(t *testing.T) {
-	for name, enroller := range map[string]kvtransfer.Enroller{"none": nil, "no key": fakeEnroller{}} {
+	for name, signer := range map[string]kvtransfer.Signer{"none": nil, "it fails": fakeSigner{}} {
 		t.Run(name, func(t *testing.T) {
 			s, _, parts := routertest.NewPlane(t, 1, 1)
-			parts.Tickets = enroller
+			parts.Tickets = signer
 			g := routertest.Start(t, s.Config, parts)
 			g.WaitWarm()
 			if got, whole := routertest.Text(t, g.Post(routertest.PathCompletions, routertest.PlainBody)); got != routertest.WholeText || !whole {
@@ -170,9 +164,8 @@ func TestNoTicketsWithoutAKey(t *testing.T) {
 	}
 }
 
-// TestRefusedTicket: an engine that does not accept a ticket, because it knows another gateway's key or none yet, costs
-// the request an attempt. When there is
-// no attempt left, the client is told to come again.
+// TestRefusedTicket: an engine that does not accept a ticket, because it does not trust the gateway's key, costs the
+// request an attempt. When there is no attempt left, the client is told to come again.
 func TestRefusedTicket(t *testing.T) {
 	for _, row := range []struct {
 		name   string
@@ -186,7 +179,7 @@ func TestRefusedTicket(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s, _, parts := routertest.NewPlane(t, row.p, row.d)
-			parts.Tickets = fakeEnroller{"secret"}
+			parts.Tickets = fakeSigner{"secret"}
 			if row.status != 200 {
 				s.Config.Limits.Attempts = 1 // else decode serves alone in the end
 			}

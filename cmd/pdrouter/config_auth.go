@@ -38,13 +38,10 @@ type tokenAuth struct {
 }
 
 // recordsAuth is about the signatures of metadata records, and of tickets. Without a key, records are kept as they come,
-// and engines take legs without a ticket.
+// and no ticket is signed.
 type recordsAuth struct {
 	KeyFile string   `yaml:"key_file"` // this gateway's private key
 	Trusted []string `yaml:"trusted"`  // public keys of all gateways, this one's included: files or folders
-	// Overlap are private keys that other gateways sign with while keys are rotated. This one does not sign with them, but
-	// has engines take their tickets.
-	Overlap []string `yaml:"overlap"`
 }
 
 // on reports whether clients must prove who they are.
@@ -75,9 +72,6 @@ func (a authConfig) validate() error {
 		errs = append(errs, errors.New("auth.records.trusted is missing; want the public keys of all gateways, this one's included"))
 	}
 	errs = append(errs, notEmpty("auth.records.trusted", a.Records.Trusted))
-	if a.Records.KeyFile == "" && len(a.Records.Overlap) > 0 {
-		errs = append(errs, errors.New("auth.records.key_file is missing; auth.records.overlap is of use beside it only"))
-	}
 	return errors.Join(errs...)
 }
 
@@ -180,13 +174,5 @@ func (a authConfig) records(files *reloads) (*auth.Records, error) {
 			return nil, err
 		}
 	}
-	var overlap []*auth.Key
-	for _, path := range a.Records.Overlap {
-		k, err := auth.LoadKey(path)
-		if err != nil {
-			return nil, err
-		}
-		overlap = append(overlap, k)
-	}
-	return auth.NewRecords(own, trusted, overlap...)
+	return auth.NewRecords(own, trusted)
 }

@@ -41,7 +41,7 @@ func (c *fileConfig) paths() []pathAt {
 		paths []string
 	}{
 		{"auth.clients.keys", c.Auth.Clients.Keys}, {"auth.agents.keys", c.Auth.Agents.Keys}, {"auth.admins.keys", c.Auth.Admins.Keys},
-		{"auth.records.trusted", c.Auth.Records.Trusted}, {"auth.records.overlap", c.Auth.Records.Overlap},
+		{"auth.records.trusted", c.Auth.Records.Trusted},
 	} {
 		for i := range list.paths {
 			all = append(all, pathAt{element(list.key, i), &list.paths[i]})

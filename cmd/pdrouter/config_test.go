@@ -99,7 +99,7 @@ auth:
       - {issuer: j, keys: [f19, f20]}
       - {issuer: k, kind: spiffe, jwks: {url: f21}, subjects: [{subject: "spiffe://a/b", scopes: [read]}]}
       - {issuer: l, jwks: {url: "https://l/keys", ca_file: f22, token_file: f23}}
-  records: {key_file: f10, trusted: [f11], overlap: [f17]}
+  records: {key_file: f10, trusted: [f11]}
   control_token_file: f12
 metadata:
   store: redis
@@ -123,15 +123,15 @@ metadata:
 			}
 		}
 	}
-	if named != 23 {
-		t.Errorf("%d paths; want 23", named)
+	if named != 22 {
+		t.Errorf("%d paths; want 22", named)
 	}
 	err = l.checkFiles(nil)
 	if err == nil {
 		t.Fatal("files that do not exist were taken")
 	}
-	if got := strings.Count(err.Error(), "no such file"); got != 23 {
-		t.Errorf("%d files are missing; want 23:\n%v", got, err)
+	if got := strings.Count(err.Error(), "no such file"); got != 22 {
+		t.Errorf("%d files are missing; want 22:\n%v", got, err)
 	}
 	if want := path + ":23: metadata.redis.password_file cannot be used: open " + dir + "/f13: no such file"; !strings.Contains(err.Error(), want) {
 		t.Errorf("want %q in\n%v", want, err)

@@ -112,7 +112,11 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 	if p.authorize, err = o.authorizer(&p.files); err != nil {
 		return nil, err
 	}
-	client, err := o.client(&p.files)
+	records, err := o.records(&p.files)
+	if err != nil {
+		return nil, err
+	}
+	client, err := o.client(records)
 	if err != nil {
 		return nil, err
 	}
@@ -137,13 +141,15 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 		SerialStarts: o.serialStarts,
 		HTTP:         "http://" + o.advertised(p.listener.Addr()),
 		Control:      "http://" + o.advertised(p.control.Addr()),
-
-		AwaitEnrolment: true,
+	}
+	if records != nil {
+		o.cfg.Plane.Tickets = records.Tickets()
+	} else {
+		log.Warn("the engine has no record keys: it takes legs without a ticket")
 	}
 	if p.engine, err = refengine.New(o.cfg); err != nil {
 		return nil, err
 	}
-	client.Enrolled(func(_ metadata.Incarnation, e metadata.Enrolment) { p.engine.Enrol(e.Keys, e.Now) }, p.engine.Agree)
 	p.publisher, err = metadata.NewPublisher(client, metadata.PublisherConfig{}, log, p.engine.Records()...)
 	publisher.Store(p.publisher)
 	return p, err

@@ -59,7 +59,7 @@ func engineFlags(f *pflag.FlagSet) func() (engineOptions, error) {
 	f.StringVar(&o.tokenFile, "token-file", "", "`file` of the engine's token for the gateway")
 	f.StringVar(&o.signKey, "sign-key", "", "`file` of the engine's own private key, which its token is bound to: it signs the engine's records; none: the gateway signs them")
 	controlKeys := f.String("control-keys", "", "public keys of tokens for the control routes: `files` or folders, commas between; none: open, on loopback only")
-	recordKeys := f.String("record-keys", "", "public keys of the gateways that sign records: `files` or folders, commas between; none: the gateway is trusted")
+	recordKeys := f.String("record-keys", "", "public keys of the gateways that sign records and tickets: `files` or folders, commas between; none: the gateway is trusted, and legs are taken without a ticket")
 	f.StringVar(&o.issuer, "issuer", defaultIssuer, "issuer of these tokens")
 	f.StringVar(&o.transport.Name, "transport", "auto", "auto (nixl where it is installed, else tcp), tcp or nixl")
 	f.StringVar(&o.kvMemory, "kv-memory", "dram", "where KV lies: dram, or vram: on GPUs, a rank on each, handed over by nixl")
@@ -140,18 +140,24 @@ func (o engineOptions) authorizer(files *reloads) (func(*http.Request) error, er
 	return func(r *http.Request) error { return agents.Plane(r, o.cfg.Name) }, nil
 }
 
-// client speaks to the gateway's metadata routes. The keys that it trusts are added to files.
-func (o engineOptions) client(files *reloads) (*metadata.Client, error) {
+// records checks what gateways sign, records and tickets; nil if the engine is given no keys for that. The keys are added to files.
+func (o engineOptions) records(files *reloads) (*auth.Records, error) {
+	if len(o.recordKeys) == 0 {
+		return nil, nil
+	}
+	keys, err := auth.LoadKeys(o.recordKeys...)
+	if err != nil {
+		return nil, err
+	}
+	files.add(keys)
+	return auth.NewRecords(nil, keys)
+}
+
+// client speaks to the gateway's metadata routes. Without records it believes the gateway what it answers.
+func (o engineOptions) client(records *auth.Records) (*metadata.Client, error) {
 	var trust metadata.Voucher
-	if len(o.recordKeys) > 0 {
-		keys, err := auth.LoadKeys(o.recordKeys...)
-		if err != nil {
-			return nil, err
-		}
-		files.add(keys)
-		if trust, err = auth.NewRecords(nil, keys); err != nil {
-			return nil, err
-		}
+	if records != nil {
+		trust = records
 	}
 	client, err := metadata.NewClient(metadata.ClientConfig{URL: o.gateway}, metadata.TokenFile(o.tokenFile), trust, nil)
 	if err != nil || o.signKey == "" {

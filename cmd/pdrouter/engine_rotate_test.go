@@ -16,7 +16,7 @@ import (
 )
 
 // TestRecordKeyRotatesUnderRunningEngines changes the key that a gateway signs records with, step by step, under two engines
-// that run on: the new key is trusted, the gateways overlap, it signs, the old one is dropped. At no step does an engine lose
+// that run on: the new key is trusted, it signs, the old one is dropped. At no step does an engine lose
 // the other, and in the end records under the old key are refused.
 func TestRecordKeyRotatesUnderRunningEngines(t *testing.T) {
 	p := newPlant(t)
@@ -53,12 +53,12 @@ func TestRecordKeyRotatesUnderRunningEngines(t *testing.T) {
 	var routes atomic.Pointer[metadata.Handler]
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { routes.Load().ServeHTTP(w, r) }))
 	t.Cleanup(server.Close)
-	gateway := func(own *auth.Key, overlap ...*auth.Key) {
-		keys, err := auth.NewKeys(append([]*auth.Key{own}, overlap...)...)
+	gateway := func(own *auth.Key, others ...*auth.Key) {
+		keys, err := auth.NewKeys(append([]*auth.Key{own}, others...)...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		records, err := auth.NewRecords(own, keys, overlap...)
+		records, err := auth.NewRecords(own, keys)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,8 +91,12 @@ func TestRecordKeyRotatesUnderRunningEngines(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := &running{}
-		var err error
-		if r.client, err = (engineOptions{gateway: server.URL, tokenFile: file, recordKeys: []string{trusted}}).client(&r.files); err != nil {
+		o := engineOptions{gateway: server.URL, tokenFile: file, recordKeys: []string{trusted}}
+		records, err := o.records(&r.files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.client, err = o.client(records); err != nil {
 			t.Fatal(err)
 		}
 		now := time.Now().UTC()

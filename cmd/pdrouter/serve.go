@@ -163,8 +163,8 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	meters.knows = func(engine string) bool { return g.router.Knows(engine) }
 	g.limiter = limits.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, log)
 	g.parts = router.Parts{Records: g.cache, Observe: meters.observe, Gone: meters.forget, Refused: meters.refused, Responses: g.responses, Log: log}
-	if records != nil {
-		g.parts.Tickets = records
+	if records != nil && l.Auth.Records.KeyFile != "" {
+		g.parts.Tickets = records.Tickets()
 	}
 	if err = g.stock(l, voucher, &g.parts); err != nil {
 		return nil, err

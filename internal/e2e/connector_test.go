@@ -35,13 +35,14 @@ func handOver(t *testing.T, latent bool) {
 	}
 	plan := struct {
 		Gateway     string            `json:"gateway"`
+		Keys        string            `json:"keys"` // of records and tickets
 		Tokens      map[string]string `json:"tokens"`
 		Generations map[string]uint64 `json:"generations"`
 		Seed        int               `json:"seed"`
 		Latent      bool              `json:"latent"`
 		Transfers   []transfer        `json:"transfers"`
 	}{
-		Gateway: g.URL, Seed: 8, Latent: latent,
+		Gateway: g.URL, Keys: g.Keys, Seed: 8, Latent: latent,
 		Tokens: map[string]string{
 			prefill.Engine: g.Token(t, prefill.Engine, metadata.Prefill), decode.Engine: g.Token(t, decode.Engine, metadata.Decode),
 		},
@@ -49,8 +50,8 @@ func handOver(t *testing.T, latent bool) {
 	}
 	for range 40 {
 		id := kvplane.NewTransferID()
-		p, d := g.Tickets(t, id, prefill, decode)
-		plan.Transfers = append(plan.Transfers, transfer{id.String(), p, d})
+		both := g.Ticket(t, id, prefill, decode)
+		plan.Transfers = append(plan.Transfers, transfer{id.String(), both, both})
 	}
 	raw, err := json.Marshal(plan)
 	if err != nil {

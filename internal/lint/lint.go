@@ -33,7 +33,7 @@ func Packages() map[string]Package {
 		"router/relay":      {Ours: []string{"internal/gather", "router/leg", "router/openai", "router/openai/answer", "router/openai/sse", "router/reason"}},
 		"router/reclaim":    {Ours: []string{"internal/background", "metadata", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/leg", "router/monitor", "router/openai", "router/openai/jsonscan", "router/upstream"}},
 		"router/handshake":  {Ours: []string{"internal/background", "metadata", "metadata/handshake", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/reason", "router/reclaim", "router/upstream"}},
-		"router/kvtransfer": {Ours: []string{"internal/background", "kvplane", "metadata", "router/config", "router/connector", "router/fleet", "router/reason"}},
+		"router/kvtransfer": {Ours: []string{"internal/background", "kvplane", "kvplane/ticket", "router/config", "router/connector", "router/fleet", "router/reason"}},
 		"router/stored":     {Ours: []string{"internal/background", "internal/httpsyntax", "router/config", "router/connector", "router/fleet", "router/leg", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/upstream"}},
 		"router/exchange":   {Ours: []string{"internal/background", "internal/disconnect", "internal/gather", "metadata", "policies", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/openai/answer", "router/reason", "router/reclaim", "router/relay", "router/report", "router/stored", "router/upstream"}},
 		"router/fanout":     {Ours: []string{"internal/disconnect", "policies", "router/dispatch", "router/exchange", "router/leg", "router/openai", "router/openai/choices", "router/openai/sse", "router/reason", "router/relay", "router/report"}},
@@ -57,8 +57,10 @@ func Packages() map[string]Package {
 			Ours:    []string{"kvplane/nixl", "kvplane/cuda", "metadata"}, // cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
 		},
+		// What permits one transfer: gateways sign it, engines check it.
+		"kvplane/ticket": {Ours: []string{"kvplane", "metadata"}},
 		// The plane for engines in other languages: what internal/refengine does for itself, and its C interface.
-		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/nixl", "metadata", "auth", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
+		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/ticket", "kvplane/nixl", "metadata", "auth", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
 		"kvplane/capi":  {Ours: []string{"kvplane", "kvplane/embed", "metadata"}},
 		"kvplane/nixl":  {Outside: []string{"github.com/ebitengine/purego"}},
 		"kvplane/cuda":  {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
@@ -90,10 +92,10 @@ func Packages() map[string]Package {
 			Outside: []string{"github.com/valyala/fasthttp", "github.com/golang-jwt/jwt/v5"}, // the peers of what is measured
 		},
 		"internal/refengine": {
-			Ours:    []string{"metadata", "kvplane"},
+			Ours:    []string{"metadata", "kvplane", "kvplane/ticket"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
-		"internal/pdkvtest": {Ours: []string{"auth", "kvplane", "metadata"}}, // a gateway and the library for tests
+		"internal/pdkvtest": {Ours: []string{"auth", "kvplane", "kvplane/ticket", "metadata"}}, // a gateway and the library for tests
 		// A gateway among fake engines, for tests of the whole.
 		"internal/routertest": {Ours: []string{"router", "router/config", "router/connector", "router/fleet", "router/openai", "router/report", "auth", "kvplane", "metadata", "policies"}},
 		"internal/background": {},

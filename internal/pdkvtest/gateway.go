@@ -16,6 +16,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
 )
 
@@ -23,6 +24,7 @@ import (
 type Gateway struct {
 	URL     string
 	Store   *metadata.Memory
+	Keys    string // the file of the public key with which it signs: record_keys of its engines
 	records *auth.Records
 	dir     string
 }
@@ -39,6 +41,9 @@ func NewGateway(t testing.TB) *Gateway {
 		t.Fatal(err)
 	}
 	g := &Gateway{Store: metadata.NewMemory(), dir: t.TempDir()}
+	if _, g.Keys, err = auth.WriteKey(filepath.Join(g.dir, "keys"), key); err != nil {
+		t.Fatal(err)
+	}
 	if g.records, err = auth.NewRecords(key, trusted); err != nil {
 		t.Fatal(err)
 	}
@@ -91,16 +96,13 @@ func (g *Gateway) Token(t testing.TB, engine string, role metadata.Role) string 
 	return path
 }
 
-// Tickets signs the tickets of both legs of a transfer.
-func (g *Gateway) Tickets(t testing.TB, id kvplane.TransferID, prefill, decode metadata.Incarnation) (p, d string) {
+// Ticket signs the ticket of a transfer, which both of its legs carry.
+func (g *Gateway) Ticket(t testing.TB, id kvplane.TransferID, prefill, decode metadata.Incarnation) string {
 	t.Helper()
-	ticket := kvplane.GatewayTicket{ID: id, Prefill: prefill, Decode: decode, Issued: time.Now(), Valid: time.Minute}
-	sign := func(inc metadata.Incarnation) string {
-		keys, err := g.records.Enrolment(inc.ID())
-		if err != nil || len(keys) == 0 {
-			t.Fatalf("enrolment of %s: %d keys, %v", inc.ID(), len(keys), err)
-		}
-		return string(ticket.AppendSealed(nil, keys[0]))
+	it := ticket.Ticket{ID: id, Prefill: prefill, Decode: decode, Issued: time.Now(), Valid: time.Minute}
+	text, err := it.AppendSigned(nil, g.records.Tickets())
+	if err != nil {
+		t.Fatal(err)
 	}
-	return sign(prefill), sign(decode)
+	return string(text)
 }

@@ -8,20 +8,21 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
 )
 
 // Engine computes sequences. One goroutine (run) owns every field below inbox; everything else talks to it through
 // post. Its methods are safe for concurrent use.
 type Engine struct {
-	cfg   Config
-	model *Model
-	self  metadata.Incarnation
-	plane *plane // nil: only whole requests
-	gate  *kvplane.Gate
-	ended chan struct{}
-	tasks sync.WaitGroup // rebuilds
-	wake  chan struct{}
+	cfg      Config
+	model    *Model
+	self     metadata.Incarnation
+	plane    *plane // nil: only whole requests
+	admitter *ticket.Admitter
+	ended    chan struct{}
+	tasks    sync.WaitGroup // rebuilds
+	wake     chan struct{}
 
 	mu    sync.Mutex
 	inbox []func()
@@ -71,7 +72,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e.cost.Stop()
 	e.late.Stop()
-	e.gate = kvplane.NewGate(e.self, cfg.Plane.AwaitEnrolment)
+	e.admitter = ticket.NewAdmitter(e.self, cfg.Plane.Tickets)
 	if cfg.Plane.Transport != nil {
 		if e.plane, err = openPlane(cfg, g, e.self, e.ring); err != nil {
 			return nil, errors.Join(err, g.close())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
 )
 
@@ -22,8 +23,7 @@ type Plane struct {
 	// Republish is given the new record of a rank that was rebuilt: until it is published, peers do not reach the rank. It
 	// may be called from any goroutine; nil tells nobody.
 	Republish func(metadata.Record)
-	// AwaitEnrolment refuses all legs until Engine.Enrol was called, with keys or with none.
-	AwaitEnrolment bool
+	Tickets   ticket.Verifier // checks the tickets of legs; nil: legs need none
 }
 
 // plane is the agents of one engine, one per rank, and what ties them to its scheduler: orders to all of them, reports

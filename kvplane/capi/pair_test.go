@@ -49,8 +49,8 @@ func legs(t *testing.T, g *pdkvtest.Gateway) []string {
 	args := []string{strconv.FormatUint(p.Generation, 10), strconv.FormatUint(d.Generation, 10)}
 	for range 2 {
 		id := kvplane.NewTransferID()
-		x, y := g.Tickets(t, id, p, d)
-		args = append(args, id.String(), x, y)
+		both := g.Ticket(t, id, p, d)
+		args = append(args, id.String(), both, both)
 	}
 	return args
 }
@@ -64,7 +64,7 @@ func TestPair(t *testing.T) {
 				t.Skip(err)
 			}
 			g := pdkvtest.NewGateway(t)
-			args := append([]string{g.URL, g.Token(t, "prefill-0", metadata.Prefill), g.Token(t, "decode-0", metadata.Decode), transport, "-"}, append(legs(t, g), legs(t, g)...)...)
+			args := append([]string{g.URL, g.Token(t, "prefill-0", metadata.Prefill), g.Token(t, "decode-0", metadata.Decode), transport, g.Keys}, append(legs(t, g), legs(t, g)...)...)
 			if got := run(t, program, args...); got != "ok\n" {
 				t.Errorf("got %q", got)
 			}

@@ -14,9 +14,8 @@
  *       scheduler: pdkv_orders  ->  every rank: pdkv_do        once per step, the same bytes to all ranks
  *       rank:      pdkv_collect ->  scheduler:  pdkv_hear      once per step and rank
  *     A step with nothing to say carries nothing: both calls then give 0 bytes.
- *   - The first pdkv_collect after PDKV_PUBLISHED carries the keys by which tickets are checked, and the generation. Hand it
- *     to the scheduler before the first request (vLLM: get_handshake_metadata), or legs that need a ticket are refused
- *     with PDKV_EARLY until a rank was heard.
+ *   - The first pdkv_collect after PDKV_PUBLISHED carries the generation. Hand it to the scheduler before the first request
+ *     (vLLM: get_handshake_metadata), or configure the scheduler's generation. Until then legs are refused with PDKV_EARLY.
  *
  * A handle is a number. Handles are never used twice; a closed or invented one is PDKV_EHANDLE.
  *
@@ -53,8 +52,8 @@
 extern "C" {
 #endif
 
-#define PDKV_ABI 1
-#define PDKV_VERSION "1.0.0"
+#define PDKV_ABI 2
+#define PDKV_VERSION "2.0.0"
 
 typedef int64_t pdkv_handle; /* above 0; 0 is none */
 
@@ -68,7 +67,7 @@ typedef int64_t pdkv_handle; /* above 0; 0 is none */
 #define PDKV_EABI      (-7) /* the caller was made for another PDKV_ABI */
 #define PDKV_EFULL     (-8) /* too many open handles, transfers or orders */
 #define PDKV_ETICKET   (-9) /* the leg's ticket is not accepted; answer 403, code "ticket", and begin nothing */
-#define PDKV_EARLY    (-10) /* as PDKV_ETICKET: no rank has said yet, or lately, how tickets are checked; hear the ranks and ask again */
+#define PDKV_EARLY    (-10) /* as PDKV_ETICKET: no rank was heard yet, so the generation is not known; hear the ranks and ask again */
 #define PDKV_EKNOWN   (-11) /* the transfer id is in use */
 #define PDKV_EINTERNAL (-12) /* a fault of the library; the handle should be closed */
 #define PDKV_ESYSTEM  (-13) /* the operating system refuses: no descriptor, port or file */
@@ -103,7 +102,8 @@ size_t pdkv_error(char *buf, size_t cap);
  *   http            base URL of the engine's OpenAI routes, for its record
  *   control         {url: base URL of the engine's control routes, for its record}
  *   gateway         {url: agents' listener of the gateway, token_file: path, sign_key: path, record_keys: [paths], ttl: 30s};
- *                   url and token_file are required
+ *                   url and token_file are required. record_keys: public keys of the gateways that sign records, files or
+ *                   folders, read again every 10 s; none: the gateway is trusted
  *   transport       {name: auto|nixl|tcp, library: path of libnixl_capi.so, listen: "127.0.0.1:0", advertise: host,
  *                   path: auto|memory|socket, streams: 1}; auto is nixl where it is installed, else tcp; listen is where tcp's
  *                   connections and nixl's doorbell arrive
@@ -114,6 +114,7 @@ size_t pdkv_error(char *buf, size_t cap);
  *   quarantine      {share: 0.05, grace: 5s, age: 60s}: beyond that the rank is rebuilt (docs/kvplane.md)
  *   serial_starts   true: a newer generation of a peer proves that the older one's process is gone
  * of kind scheduler:
+ *   gateway         {record_keys: [paths]}: the same keys, which check tickets. None: legs are taken without a ticket
  *   control         {listen: "127.0.0.1:9105", keys: [public keys of tokens, files or folders], issuer: pdrouter}; none: no
  *                   control routes. Other than loopback needs keys
  *
@@ -235,7 +236,7 @@ int32_t pdkv_hear(pdkv_handle h, const uint8_t *report, size_t len);
                             the clock went back (then open again with bytes + 1) */
 #define PDKV_CLEAR     3 /* R: device memory, in ranges, to be cleared before decode of this transfer */
 #define PDKV_REBUILT   4 /* R: a silent peer kept blocks; the agent was made anew and all under way has failed */
-#define PDKV_ENROLLED  5 /* S: legs are admitted from now on; bytes is the engine's generation */
+/* 5 is not used */
 #define PDKV_RELEASED  6 /* S: decode may start; every block is there on every rank. tokens: computed by prefill, 0 if nothing was needed */
 #define PDKV_FAILED    7 /* S: the transfer has failed; its blocks must not be read. An expected one stays pinned until PDKV_CLOSED, an
                             offered one until PDKV_FREED; one that was only queued has ended with this. blocks: what is not there,

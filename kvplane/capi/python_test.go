@@ -88,9 +88,9 @@ func startProcess(t *testing.T, g *pdkvtest.Gateway, name string, role metadata.
 		_ = p.cmd.Wait()
 	})
 	p.send(map[string]any{
-		"engine": name, "role": role, "generation": p.inc.Generation, "transport": transport, "url": g.URL, "token": g.Token(t, name, role),
+		"engine": name, "role": role, "generation": p.inc.Generation, "transport": transport, "url": g.URL, "token": g.Token(t, name, role), "keys": g.Keys,
 	})
-	p.until("enrolled", "")
+	p.until("published", "")
 	return p
 }
 
@@ -149,9 +149,9 @@ func order(id kvplane.TransferID, peer *process, blocks []int32) map[string]any 
 func admit(t *testing.T, g *pdkvtest.Gateway, p, d *process) kvplane.TransferID {
 	t.Helper()
 	id := kvplane.NewTransferID()
-	x, y := g.Tickets(t, id, p.inc, d.inc)
-	p.do("admit", map[string]any{"leg": 1, "id": id.String(), "peer": d.inc.Engine, "generation": d.inc.Generation, "ticket": x})
-	d.do("admit", map[string]any{"leg": 2, "id": id.String(), "peer": p.inc.Engine, "generation": p.inc.Generation, "ticket": y})
+	both := g.Ticket(t, id, p.inc, d.inc)
+	p.do("admit", map[string]any{"leg": 1, "id": id.String(), "peer": d.inc.Engine, "generation": d.inc.Generation, "ticket": both})
+	d.do("admit", map[string]any{"leg": 2, "id": id.String(), "peer": p.inc.Engine, "generation": p.inc.Generation, "ticket": both})
 	return id
 }
 

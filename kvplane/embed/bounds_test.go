@@ -1,14 +1,15 @@
 package embed
 
 import (
-	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
 	"testing"
 	"time"
 
+	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
 )
@@ -81,7 +82,8 @@ func TestWhatIsTakenCanBeTold(t *testing.T) {
 func TestSchedulerRefuses(t *testing.T) {
 	peer := metadata.Incarnation{Engine: "p", Generation: 1}
 	x := &Transfer{ID: kvplane.TransferID{1}, Peer: peer, To: 4, Groups: list(1)}
-	s := scheduler(t, "")
+	g := pdkvtest.NewGateway(t)
+	s := scheduler(t, fmt.Sprintf(`, gateway: {record_keys: [%q]}`, g.Keys))
 	if err := s.Admit(metadata.Decode, x.ID, peer, ""); FaultOf(err) != Early {
 		t.Errorf("admitted before a rank was heard: %v", err)
 	}
@@ -95,18 +97,13 @@ func TestSchedulerRefuses(t *testing.T) {
 	if err := s.Hear((&said{report: kvplane.RankReport{Engine: own}}).marshal()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Admit(metadata.Decode, x.ID, peer, ""); FaultOf(err) != Early {
-		t.Errorf("admitted before the gateway has answered: %v", err)
-	}
-	key := bytes.Repeat([]byte{1}, 32)
-	if err := s.Hear((&said{enrolled: true, keys: [][]byte{key}, report: kvplane.RankReport{Engine: own}}).marshal()); err != nil {
-		t.Fatal(err)
-	}
 	if err := s.Admit(metadata.Decode, x.ID, peer, ""); FaultOf(err) != Ticket {
 		t.Errorf("admitted without a ticket: %v", err)
 	}
-	ticket := kvplane.GatewayTicket{ID: x.ID, Prefill: peer, Decode: own, Issued: time.Now(), Valid: time.Minute}
-	if err := s.Admit(metadata.Decode, x.ID, peer, string(ticket.AppendSealed(nil, key))); err != nil {
+	if err := s.Admit(metadata.Decode, x.ID, peer, pdkvtest.NewGateway(t).Ticket(t, x.ID, peer, own)); FaultOf(err) != Ticket {
+		t.Errorf("admitted with the ticket of a gateway that is not trusted: %v", err)
+	}
+	if err := s.Admit(metadata.Decode, x.ID, peer, g.Ticket(t, x.ID, peer, own)); err != nil {
 		t.Fatal(err)
 	}
 	stranger := *x
@@ -247,7 +244,7 @@ func TestResultsFill(t *testing.T) {
 
 func FuzzSaid(f *testing.F) {
 	f.Add((&said{report: kvplane.RankReport{Engine: metadata.Incarnation{Engine: "e", Generation: 7}}}).marshal())
-	f.Add((&said{enrolled: true, keys: [][]byte{{1}, {2, 3}}, now: time.UnixMilli(5), report: kvplane.RankReport{Seq: 2}}).marshal())
+	f.Add((&said{broken: true, report: kvplane.RankReport{Seq: 2}}).marshal())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := scheduler(t, `, generation: 7`)
 		if err := s.Hear(b); err != nil && FaultOf(err) != Argument {

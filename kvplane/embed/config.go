@@ -82,7 +82,7 @@ type Control struct {
 	Issuer string   `yaml:"issuer"` // default pdrouter
 }
 
-// Gateway is where records are published and peers are found.
+// Gateway is where records are published and peers are found. A scheduler has RecordKeys alone, which check tickets.
 type Gateway struct {
 	URL        string        `yaml:"url"`
 	TokenFile  string        `yaml:"token_file"`
@@ -194,6 +194,8 @@ func (c Config) Validate() error {
 	var level slog.Level
 	want(level.UnmarshalText([]byte(c.Log.Level)) == nil, "log.level is %.40q; want debug, info, warn or error", c.Log.Level)
 	if c.Kind == KindScheduler {
+		g := c.Gateway
+		want(g.URL == "" && g.TokenFile == "" && g.SignKey == "" && g.TTL == 0, "gateway has more than record_keys; the rest is for ranks, which publish")
 		return errors.Join(append(errs, c.Control.validate())...)
 	}
 	want(c.Compatibility != "" && len(c.Compatibility) <= metadata.MaxText, "compatibility has %d bytes; want 1 to %d", len(c.Compatibility), metadata.MaxText)

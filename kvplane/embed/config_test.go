@@ -26,6 +26,8 @@ func TestConfig(t *testing.T) {
 		{wholeScheduler + `, control: {listen: "0.0.0.0:0"}}`, "control.keys is missing"},
 		{wholeScheduler + `, control: {listen: "here"}}`, `control.listen is "here"`},
 		{wholeScheduler + `, control: {url: "http://x:1"}}`, "control.url is for ranks"},
+		{wholeScheduler + `, gateway: {record_keys: [k]}}`, ""},
+		{wholeScheduler + `, gateway: {url: "http://x:1", record_keys: [k]}}`, "gateway has more than record_keys"},
 		{wholeScheduler + `, colour: red}`, "colour"},
 		{wholeScheduler + `, size: {tp: 2000}}`, "size.tp is 2000"},
 		{wholeScheduler + `, size: {tp: 1000, pp: 1000}}`, "more than 1024 ranks"},

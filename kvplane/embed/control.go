@@ -45,8 +45,7 @@ func (c Control) validate() error {
 	return errors.Join(errs...)
 }
 
-func openControl(c Config, events *kvplane.Events, cancel func(kvplane.TransferID, string), log *slog.Logger) (*control, error) {
-	keys := &keyFiles{}
+func openControl(c Config, keys *keyFiles, events *kvplane.Events, cancel func(kvplane.TransferID, string), log *slog.Logger) (*control, error) {
 	authorize := func(*http.Request) error { return nil }
 	if len(c.Control.Keys) > 0 {
 		set, err := keys.load(c.Control.Keys)
@@ -81,7 +80,6 @@ func openControl(c Config, events *kvplane.Events, cancel func(kvplane.TransferI
 			log.Error("control routes", "err", err)
 		}
 	})
-	k.tasks.Go(func() { keys.run(ctx, log) })
 	return k, nil
 }
 

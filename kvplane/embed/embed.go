@@ -24,7 +24,7 @@ const (
 	Refused                   // the configuration
 	Full                      // a table is at its bound
 	Ticket                    // the leg's ticket is not accepted
-	Early                     // as Ticket, until a rank was heard: none has said how tickets are checked, or not for a while
+	Early                     // as Ticket, until a rank was heard: the engine's generation is not known yet
 	Known                     // the transfer id is in use
 	System                    // the operating system refuses
 )

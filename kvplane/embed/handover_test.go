@@ -17,11 +17,11 @@ import (
 func admitted(t testing.TB, g *pdkvtest.Gateway, p, d *engine) kvplane.TransferID {
 	t.Helper()
 	id := kvplane.NewTransferID()
-	first, second := g.Tickets(t, id, p.inc, d.inc)
-	if err := p.scheduler.Admit(metadata.Prefill, id, d.inc, first); err != nil {
+	both := g.Ticket(t, id, p.inc, d.inc)
+	if err := p.scheduler.Admit(metadata.Prefill, id, d.inc, both); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.scheduler.Admit(metadata.Decode, id, p.inc, second); err != nil {
+	if err := d.scheduler.Admit(metadata.Decode, id, p.inc, both); err != nil {
 		t.Fatal(err)
 	}
 	return id

@@ -1,64 +1,63 @@
 package embed
 
 import (
-	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
 )
 
-// TestKeysRotateUnderRanksAtRest: a scheduler goes by the keys that its ranks were told last, whichever of them says something
-// later; and a ticket under a key that a rank may have been told while all were at rest is asked for again.
-func TestKeysRotateUnderRanksAtRest(t *testing.T) {
-	s := scheduler(t, `, generation: 7, size: {tp: 2}`)
-	own, peer := metadata.Incarnation{Engine: "e", Generation: 7}, metadata.Incarnation{Engine: "p", Generation: 1}
-	var key [5][]byte
-	for i := range key {
-		key[i] = bytes.Repeat([]byte{byte(i + 1)}, 32)
-	}
-	var ranks [2]enrolment
-	told := func(rank int, keys ...[]byte) { ranks[rank].take(metadata.Enrolment{Keys: keys, Now: time.Now()}) }
-	heard := func(rank int) {
-		t.Helper()
-		x := said{report: kvplane.RankReport{Engine: own, Rank: metadata.Rank{TP: rank}}}
-		ranks[rank].fill(&x)
-		if err := s.Hear(x.marshal()); err != nil {
+// TestRecordKeysRotateUnderAScheduler: a scheduler goes by the record keys in the folder now. One that is taken out opens no ticket
+// once the folder was read again.
+func TestRecordKeysRotateUnderAScheduler(t *testing.T) {
+	older, newer := pdkvtest.NewGateway(t), pdkvtest.NewGateway(t)
+	folder := t.TempDir()
+	trust := func(g *pdkvtest.Gateway) {
+		b, err := os.ReadFile(g.Keys)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(folder, filepath.Base(g.Keys)), b, 0o600)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	admit := func(key []byte) Fault {
-		ticket := kvplane.GatewayTicket{ID: kvplane.NewTransferID(), Prefill: peer, Decode: own, Issued: time.Now(), Valid: time.Minute}
-		return FaultOf(s.Admit(metadata.Decode, ticket.ID, peer, string(ticket.AppendSealed(nil, key))))
-	}
-	want := func(when string, key []byte, want Fault) {
-		t.Helper()
-		if got := admit(key); got != want {
-			t.Errorf("%s: fault %d; want %d", when, got, want)
+	trust(older)
+	synctest.Test(t, func(t *testing.T) {
+		s := scheduler(t, fmt.Sprintf(`, generation: 7, gateway: {record_keys: [%q]}`, folder))
+		defer s.Close()
+		own, peer := metadata.Incarnation{Engine: "e", Generation: 7}, metadata.Incarnation{Engine: "p", Generation: 1}
+		want := func(when string, g *pdkvtest.Gateway, want Fault) {
+			t.Helper()
+			id := kvplane.NewTransferID()
+			if err := s.Admit(metadata.Decode, id, peer, g.Ticket(t, id, peer, own)); FaultOf(err) != want {
+				t.Errorf("%s: %v, fault %d; want fault %d", when, err, FaultOf(err), want)
+			}
 		}
-	}
-	told(0, key[1], key[0])
-	told(1, key[1], key[0])
-	heard(0)
-	heard(1)
-	want("at first", key[1], 0)
-	told(0, key[2], key[1])
-	heard(0)
-	heard(1) // which has not been told since, and has something else to say
-	want("one rank was told", key[2], 0)
-	want("the key before", key[1], 0)
-	want("one that nobody was told", key[4], Ticket)
+		want("one key", older, 0)
+		want("a key that is not trusted", newer, Ticket)
+		trust(newer)
+		time.Sleep(reloadEvery + time.Millisecond)
+		want("overlap, the older key", older, 0)
+		want("overlap, the newer key", newer, 0)
+		if err := os.Remove(filepath.Join(folder, filepath.Base(older.Keys))); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(reloadEvery + time.Millisecond)
+		want("the older key is withdrawn", older, Ticket)
+		want("the newer key alone", newer, 0)
+	})
+}
 
-	told(1, key[3], key[2])
-	rest := func() { s.heard -= rested + 1 }
-	rest()
-	want("at rest, a key that is known", key[2], 0)
-	want("at rest", key[3], Early)
-	heard(1)
-	want("heard again", key[3], 0)
-	rest()
-	want("at rest, one that nobody was told", key[4], Early)
-	heard(0)
-	want("heard again, one that nobody was told", key[4], Ticket)
+// TestSchedulerWithoutRecordKeys: nothing can be checked, so legs are taken without a ticket.
+func TestSchedulerWithoutRecordKeys(t *testing.T) {
+	s := scheduler(t, `, generation: 7`)
+	if err := s.Admit(metadata.Decode, kvplane.NewTransferID(), metadata.Incarnation{Engine: "p", Generation: 1}, ""); err != nil {
+		t.Error(err)
+	}
 }

@@ -53,12 +53,12 @@ func config(t testing.TB, text string) Config {
 	return c
 }
 
-// newEngine opens an engine and waits until it is published and its scheduler enrolled.
+// newEngine opens an engine and waits until it is published and its scheduler was told so.
 func newEngine(t testing.TB, g *pdkvtest.Gateway, name string, role metadata.Role, tp int, more string) *engine {
 	t.Helper()
 	e := &engine{t: t, inc: metadata.Incarnation{Engine: name, Generation: uint64(time.Now().UnixNano())}, tp: tp}
 	head := fmt.Sprintf(`engine: %s, role: %s, size: {tp: %d}, times: {lease: 5s, net_delay: 50ms}, log: {level: error}`, name, role, tp)
-	s, err := OpenScheduler(config(t, `{kind: scheduler, control: {listen: "127.0.0.1:0"}, `+head+`}`))
+	s, err := OpenScheduler(config(t, fmt.Sprintf(`{kind: scheduler, control: {listen: "127.0.0.1:0"}, gateway: {record_keys: [%q]}, `, g.Keys)+head+`}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,9 +66,9 @@ func newEngine(t testing.TB, g *pdkvtest.Gateway, name string, role metadata.Rol
 	t.Cleanup(func() { e.close() })
 	token := g.Token(t, name, role)
 	for i := range tp {
-		r, err := OpenRank(config(t, fmt.Sprintf(`{kind: rank, generation: %d, rank: {tp: %d}, compatibility: same, gateway: {url: %q, token_file: %q},
+		r, err := OpenRank(config(t, fmt.Sprintf(`{kind: rank, generation: %d, rank: {tp: %d}, compatibility: same, gateway: {url: %q, token_file: %q, record_keys: [%q]},
 			cache: {block_tokens: %d, heads: %d, head_bytes: %d, dtype: f32}, transport: {name: tcp}, `+head+more+`}`,
-			e.inc.Generation, i, g.URL, token, blockTokens, heads, headBytes)))
+			e.inc.Generation, i, g.URL, token, g.Keys, blockTokens, heads, headBytes)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,16 @@ func newEngine(t testing.TB, g *pdkvtest.Gateway, name string, role metadata.Rol
 			t.Fatal(err)
 		}
 	}
-	e.until(func() bool { return e.find(Enrolled, kvplane.TransferID{}) != nil })
+	e.until(func() bool {
+		published := 0
+		for i := range e.seen {
+			if e.seen[i].kind == Published {
+				published++
+			}
+		}
+		return published == tp
+	})
+	e.step() // what was collected before may have been of earlier
 	return e
 }
 

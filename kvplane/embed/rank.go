@@ -42,7 +42,6 @@ type Rank struct {
 	seq       uint64         // of the last report that said something
 	publisher *metadata.Publisher
 	news      bool // there is something to collect
-	enrolment enrolment
 	results   results
 	watching  bool // the quarantine is looked at
 	rebuilds  uint64
@@ -148,7 +147,6 @@ func (r *Rank) begin() error {
 	if err != nil {
 		return errors.Join(err, t.Close())
 	}
-	r.client.Enrolled(func(_ metadata.Incarnation, e metadata.Enrolment) { r.enrolled(e) }, agent.Agree)
 	publisher, err := metadata.NewPublisher(r.client, metadata.PublisherConfig{TTL: c.Gateway.TTL}, r.log, agent.Record())
 	if err != nil {
 		return errors.Join(err, agent.Close())
@@ -169,24 +167,18 @@ func (r *Rank) begin() error {
 	})
 	select {
 	case <-publisher.Ready():
+		r.notified() // the scheduler learns the generation of the first report
 		r.tell(Result{Kind: Published, Bytes: c.Generation})
 	case <-r.ctx.Done():
 	}
 	return nil
 }
 
-// notified is called on the agent's goroutine.
+// notified has Collect report. It is called on the agent's goroutine too.
 func (r *Rank) notified() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.news = true
-	r.ringLocked()
-}
-
-func (r *Rank) enrolled(e metadata.Enrolment) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.enrolment.take(e)
 	r.ringLocked()
 }
 
@@ -206,7 +198,7 @@ func (r *Rank) ringLocked() { r.bell.set(r.newsLocked() || len(r.results) > 0) }
 
 // newsLocked says whether there is something to collect.
 func (r *Rank) newsLocked() bool {
-	return r.news || r.enrolment.fresh || r.unopened.fresh || len(r.unopened.reports) > 0
+	return r.news || r.unopened.fresh || len(r.unopened.reports) > 0
 }
 
 // Do carries out the orders of one step.
@@ -270,7 +262,6 @@ func (r *Rank) collect() []byte {
 		r.seq++
 	}
 	s.broken, s.report.Seq = r.unopened.never != "", r.seq // not the agent's, which has not counted what was said before there was one
-	r.enrolment.fill(&s)
 	r.results = append(r.results, clears...)
 	if failed && !r.watching && r.state == rankPublishing {
 		r.watching = true
@@ -331,13 +322,12 @@ func (r *Rank) Status() ([]byte, error) {
 		Generation uint64         `json:"generation"`
 		Rank       string         `json:"rank"`
 		Transport  string         `json:"transport"`
-		Open       bool           `json:"open"`     // there is an agent
-		Enrolled   bool           `json:"enrolled"` // the gateway has answered to the record
+		Open       bool           `json:"open"` // there is an agent
 		Rebuilds   uint64         `json:"rebuilds"`
 		Agent      kvplane.Status `json:"agent"`
 	}{
 		Kind: KindRank, Engine: r.cfg.Engine, Generation: r.cfg.Generation, Rank: r.cfg.Rank.rank().String(),
-		Transport: r.transport.Name(), Open: agent != nil, Enrolled: r.enrolment.known, Rebuilds: r.rebuilds,
+		Transport: r.transport.Name(), Open: agent != nil, Rebuilds: r.rebuilds,
 	}
 	r.mu.Unlock()
 	if agent != nil {

@@ -15,15 +15,13 @@ import (
 // newClient speaks to the gateway's metadata routes.
 func newClient(g Gateway, wire *http.Transport) (*metadata.Client, *keyFiles, error) {
 	keys := &keyFiles{}
+	records, err := keys.records(g)
+	if err != nil {
+		return nil, nil, err
+	}
 	var trust metadata.Voucher
-	if len(g.RecordKeys) > 0 {
-		k, err := keys.load(g.RecordKeys)
-		if err != nil {
-			return nil, nil, err
-		}
-		if trust, err = auth.NewRecords(nil, k); err != nil {
-			return nil, nil, wrong(Refused, "embed: gateway.record_keys: %w", err)
-		}
+	if records != nil {
+		trust = records
 	}
 	token := metadata.TokenFile(g.TokenFile)
 	if _, err := token(); err != nil {
@@ -51,8 +49,24 @@ func newClient(g Gateway, wire *http.Transport) (*metadata.Client, *keyFiles, er
 // keyFiles are public keys that are read again, so that keys can be rotated under a running engine.
 type keyFiles struct{ sets []*auth.Keys }
 
-// reloadEvery is how often.
-const reloadEvery = time.Minute
+// reloadEvery is how often. It bounds how long a key that was withdrawn is still trusted.
+const reloadEvery = 10 * time.Second
+
+// records checks what gateways sign, records and tickets; nil if no keys are configured for that.
+func (k *keyFiles) records(g Gateway) (*auth.Records, error) {
+	if len(g.RecordKeys) == 0 {
+		return nil, nil
+	}
+	set, err := k.load(g.RecordKeys)
+	if err != nil {
+		return nil, err
+	}
+	r, err := auth.NewRecords(nil, set)
+	if err != nil {
+		return nil, wrong(Refused, "embed: gateway.record_keys: %w", err)
+	}
+	return r, nil
+}
 
 func (k *keyFiles) load(paths []string) (*auth.Keys, error) {
 	set, err := auth.LoadKeys(paths...)

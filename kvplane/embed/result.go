@@ -18,7 +18,7 @@ const (
 	Broken
 	Clear
 	Rebuilt
-	Enrolled
+	_ // the number is not used
 	Released
 	Failed
 	Closed
@@ -27,7 +27,7 @@ const (
 )
 
 var kindNames = [...]string{
-	"", "published", "broken", "clear", "rebuilt", "enrolled", "released", "failed", "closed", "freed", "cancelled",
+	"", "published", "broken", "clear", "rebuilt", "", "released", "failed", "closed", "freed", "cancelled",
 }
 
 // String names the kind.

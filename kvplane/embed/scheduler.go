@@ -1,12 +1,14 @@
 package embed
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
 )
 
@@ -19,15 +21,16 @@ type Scheduler struct {
 	control *control // nil: no control routes
 	events  *kvplane.Events
 	start   time.Time
+	keys    ticket.Verifier // of tickets; nil: legs need none
+	stop    context.CancelFunc
+	tasks   sync.WaitGroup // what stop ends
 
 	mu       sync.Mutex
 	closed   bool
 	self     metadata.Incarnation // generation 0: no rank was heard, and none was configured
-	gate     *kvplane.Gate        // nil until the generation is known
+	admitter *ticket.Admitter     // nil until the generation is known
 	together *kvplane.Aggregator  // the same
-	enrolled bool
-	heard    time.Duration  // when a rank was
-	broken   *metadata.Rank // has no agent and will have none: no leg can be served
+	broken   *metadata.Rank       // has no agent and will have none: no leg can be served
 	legs     map[kvplane.TransferID]*leg
 	orders   kvplane.Orders // since the last Orders
 	ordered  []byte         // the form of what was taken out of orders and found no room
@@ -85,19 +88,34 @@ func OpenScheduler(cfg Config) (_ *Scheduler, err error) {
 	}
 	s.late = time.AfterFunc(time.Hour, s.lapse)
 	s.late.Stop()
+	files := &keyFiles{}
+	records, err := files.records(cfg.Gateway)
+	if err != nil {
+		return nil, err
+	}
+	if records != nil {
+		s.keys = records.Tickets()
+	} else {
+		s.log.Warn("the scheduler has no record keys: legs are taken without a ticket")
+	}
 	if cfg.Generation != 0 {
 		s.begin(cfg.Generation)
 	}
 	if cfg.Control.Listen != "" {
-		s.control, err = openControl(cfg, s.events, s.CancelledByGateway, s.log)
+		if s.control, err = openControl(cfg, files, s.events, s.CancelledByGateway, s.log); err != nil {
+			return nil, err
+		}
 	}
-	return s, err
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.tasks.Go(func() { files.run(ctx, s.log) })
+	return s, nil
 }
 
 // begin notes the engine's generation.
 func (s *Scheduler) begin(generation uint64) {
 	s.self = metadata.Incarnation{Engine: s.cfg.Engine, Generation: generation}
-	s.gate = kvplane.NewGate(s.self, true)
+	s.admitter = ticket.NewAdmitter(s.self, s.keys)
 	var ranks []metadata.Rank
 	for pp := range s.cfg.Size.PP {
 		for tp := range s.cfg.Size.TP {
@@ -112,20 +130,16 @@ func (s *Scheduler) FD() int { return s.bell.fd }
 
 func (s *Scheduler) now() time.Duration { return time.Since(s.start) + 1 }
 
-// rested is how long no rank may have been heard for a ticket under an unknown key to be taken for forged: engines at rest make no
-// steps, and keys are rotated meanwhile.
-const rested = time.Second
-
 // Admit says whether the engine takes a leg of a transfer with a peer. Early: ask again once the ranks were heard.
-func (s *Scheduler) Admit(role metadata.Role, id kvplane.TransferID, peer metadata.Incarnation, ticket string) error {
+func (s *Scheduler) Admit(role metadata.Role, id kvplane.TransferID, peer metadata.Incarnation, text string) error {
 	if err := checkPeer(id, peer); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.gate == nil:
-		s.counts.Refused[kvplane.TicketEarly.String()]++
+	case s.admitter == nil:
+		s.counts.Refused["early"]++
 		return wrong(Early, "embed: transfer %s: no rank was heard yet", id)
 	case s.broken != nil:
 		return wrong(State, "embed: transfer %s: rank %s is broken", id, s.broken)
@@ -134,16 +148,12 @@ func (s *Scheduler) Admit(role metadata.Role, id kvplane.TransferID, peer metada
 	case len(s.legs) >= maxLegs:
 		return wrong(Full, "embed: %d transfers are open", len(s.legs))
 	}
-	digest, err := s.gate.Admit(ticket, role, id, peer)
+	digest, err := s.admitter.Admit(text, role, id, peer)
 	if err != nil {
-		why, fault := kvplane.TicketFault(0), Ticket
-		if errors.As(err, &why) {
+		if why := ticket.Fault(0); errors.As(err, &why) {
 			s.counts.Refused[why.String()]++
 		}
-		if why == kvplane.TicketEarly || why == kvplane.TicketForged && s.now()-s.heard > rested {
-			fault = Early // a rank may have been told the key by now
-		}
-		return wrong(fault, "embed: transfer %s: ticket: %s", id, why)
+		return wrong(Ticket, "embed: transfer %s: %w", id, err)
 	}
 	s.counts.Admitted++
 	s.legs[id] = &leg{role: role, peer: peer, ticket: digest}
@@ -177,19 +187,11 @@ func (s *Scheduler) Hear(b []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts.Reports++
-	s.heard = s.now()
 	if s.together == nil && x.report.Engine.Engine == s.cfg.Engine && x.report.Engine.Generation != 0 {
 		s.begin(x.report.Engine.Generation)
 	}
 	if s.together == nil {
 		return wrong(Argument, "embed: a report of %s for the scheduler of %s", x.report.Engine.ID(), s.cfg.Engine)
-	}
-	if x.enrolled && x.report.Engine == s.self {
-		s.gate.Enrol(x.keys, x.now)
-		if !s.enrolled {
-			s.enrolled = true
-			s.results = append(s.results, Result{Kind: Enrolled, Bytes: s.self.Generation})
-		}
 	}
 	if x.broken && x.report.Engine == s.self {
 		s.broken = &x.report.Rank
@@ -277,6 +279,10 @@ func (s *Scheduler) Close() error {
 	if over {
 		return nil
 	}
+	if s.stop != nil {
+		s.stop()
+	}
+	s.tasks.Wait()
 	var errs []error
 	if s.control != nil {
 		errs = append(errs, s.control.close())

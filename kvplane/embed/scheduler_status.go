@@ -15,8 +15,7 @@ func (s *Scheduler) Status() ([]byte, error) {
 		Engine     string `json:"engine"`
 		Generation uint64 `json:"generation"`
 		Control    string `json:"control,omitempty"` // where its routes listen
-		Enrolled   bool   `json:"enrolled"`
-		Legs       int    `json:"legs"` // transfers not accounted for yet
+		Legs       int    `json:"legs"`              // transfers not accounted for yet
 		Handshakes int    `json:"handshakes"`
 		Missed     uint64 `json:"missed"` // RankReports that never came
 		schedulerCounts
@@ -25,7 +24,7 @@ func (s *Scheduler) Status() ([]byte, error) {
 		Held   map[string]kvplane.Held `json:"held"`
 		Broken string                  `json:"broken,omitempty"`
 	}{
-		Kind: KindScheduler, Engine: s.cfg.Engine, Generation: s.self.Generation, Enrolled: s.enrolled, Legs: len(s.legs),
+		Kind: KindScheduler, Engine: s.cfg.Engine, Generation: s.self.Generation, Legs: len(s.legs),
 		Handshakes: s.outcome.Handshakes, schedulerCounts: s.counts, Held: map[string]kvplane.Held{},
 	}
 	if s.broken != nil {

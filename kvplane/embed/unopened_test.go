@@ -89,7 +89,7 @@ func TestRankThatNeverOpens(t *testing.T) {
 		t.Error("the rank has not said that it is broken")
 	}
 	other := kvplane.NewTransferID()
-	_, ticket := g.Tickets(t, other, p.inc, d.inc)
+	ticket := g.Ticket(t, other, p.inc, d.inc)
 	if err := d.scheduler.Admit(metadata.Decode, other, p.inc, ticket); FaultOf(err) != State {
 		t.Errorf("a leg for a broken engine: %v; want that it is refused", err)
 	}

@@ -26,8 +26,8 @@ type Handoff struct {
 	Endpoint        *PrefillEndpoint // of the prefill engine, if it is a stock one
 	KVParams        []byte           // what prefill answered; nil until then
 	ValidMS         int64            // how long the transfer may take
-	// PrefillTicket and DecodeTicket are the tickets of connector kvplane; nil without a key to sign them.
-	PrefillTicket, DecodeTicket []byte
+	// Ticket is the gateway's, which both legs of connector kvplane carry; nil without a key to sign it.
+	Ticket []byte
 }
 
 // Draw gives both legs new ids.
@@ -99,12 +99,12 @@ func (h *Handoff) WithoutHandoff(body []byte) ([]byte, bool) {
 			c = told
 		}
 	}
-	secrets := [...]string{h.Transfer, string(h.PrefillTicket), string(h.DecodeTicket), "", "", "", ""}
+	secrets := [...]string{h.Transfer, string(h.Ticket), "", "", "", ""}
 	if c != nil {
-		secrets[3], secrets[4] = c.EngineID, hostPort(c.Host, c.Port)
+		secrets[2], secrets[3] = c.EngineID, hostPort(c.Host, c.Port)
 	}
 	if m := h.Bootstrap; m.host != "" {
-		secrets[5], secrets[6] = hostPort(m.host, m.port), strconv.FormatUint(m.room, 10)
+		secrets[4], secrets[5] = hostPort(m.host, m.port), strconv.FormatUint(m.room, 10)
 	}
 	for _, s := range secrets {
 		if s != "" && bytes.Contains(out, []byte(s)) {

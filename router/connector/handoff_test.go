@@ -6,7 +6,7 @@ import (
 
 // TestRefusalNames looks for each of the names by which engines meet.
 func TestRefusalNames(t *testing.T) {
-	h := &Handoff{Transfer: "0123456789abcdef0123456789abcdef", Endpoint: &PrefillEndpoint{EngineID: "7d6c-engine", Host: "10.1.2.3", Port: 5600}, PrefillTicket: []byte("ticket-1")}
+	h := &Handoff{Transfer: "0123456789abcdef0123456789abcdef", Endpoint: &PrefillEndpoint{EngineID: "7d6c-engine", Host: "10.1.2.3", Port: 5600}, Ticket: []byte("ticket-1")}
 	other := &Handoff{Transfer: "fedcba9876543210fedcba9876543210", Bootstrap: Bootstrap{host: "10.1.2.4", port: 8998, room: 1234567890123}}
 	pulled := &Handoff{Transfer: "fedcba9876543210fedcba9876543210",
 		KVParams: []byte(`{"do_remote_prefill":true,"remote_engine_id":"9a9a-engine","remote_host":"10.1.2.5","remote_port":5700,"remote_block_ids":[[1]],"remote_request_id":"r"}`)}

@@ -38,14 +38,14 @@ func (plane) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 }
 
 func (plane) PrefillParams(dst []byte, h *Handoff) []byte {
-	return h.planeParams(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`, h.Decode, h.PrefillTicket)
+	return h.planeParams(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`, h.Decode)
 }
 
 func (plane) DecodeParams(dst []byte, h *Handoff) []byte {
-	return h.planeParams(dst, `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"`, h.Prefill, h.DecodeTicket)
+	return h.planeParams(dst, `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"`, h.Prefill)
 }
 
-func (h *Handoff) planeParams(dst []byte, head string, peer metadata.Incarnation, ticket []byte) []byte {
+func (h *Handoff) planeParams(dst []byte, head string, peer metadata.Incarnation) []byte {
 	dst = append(dst, head...)
 	dst = append(dst, h.Transfer...)
 	dst = append(dst, `","peer":{"engine":`...)
@@ -54,9 +54,9 @@ func (h *Handoff) planeParams(dst []byte, head string, peer metadata.Incarnation
 	dst = strconv.AppendUint(dst, peer.Generation, 10)
 	dst = append(dst, `},"valid_ms":`...)
 	dst = strconv.AppendInt(dst, h.ValidMS, 10)
-	if ticket != nil {
+	if h.Ticket != nil {
 		dst = append(dst, `,"ticket":"`...)
-		dst = append(append(dst, ticket...), '"') // base64url
+		dst = append(append(dst, h.Ticket...), '"') // base64url
 	}
 	return append(dst, '}')
 }

@@ -59,7 +59,7 @@ type Snapshot struct {
 	Bodies  openai.Limits
 	Stock   monitor.Stock          // nil: stock engines are not asked what they are
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
-	Tickets kvtransfer.Enroller    // nil: no tickets
+	Tickets kvtransfer.Signer      // nil: no tickets
 	Reclaim *reclaim.Snapshot
 }
 

@@ -209,7 +209,7 @@ func (l *Leg) Send(req *upstream.Request, max int) Result {
 	switch {
 	case l.Answer.ErrorCode == CodeTransferFailed:
 		return Broken
-	case l.Answer.ErrorCode == codeTicket && l.Status == 403 && !resp.Resent: // it knows another gateway's key, or none yet
+	case l.Answer.ErrorCode == codeTicket && l.Status == 403 && !resp.Resent: // it does not trust this gateway's key, or not yet
 		return Refused
 	case l.Status == 503 || l.Status == 429:
 		if resp.Resent { // this one was not begun; the one before it may have been
@@ -226,8 +226,7 @@ func (l *Leg) Send(req *upstream.Request, max int) Result {
 	return InvalidResponse
 }
 
-// codeTicket is the code of an engine's answer that refuses the leg's ticket (connector kvplane). The engine has begun nothing. It learns
-// the key when it next publishes its records.
+// codeTicket is the code of an engine's answer that refuses the leg's ticket (connector kvplane). The engine has begun nothing.
 const codeTicket = "ticket"
 
 // CodeTransferFailed is the code of an answer whose KV did not come (connector kvplane).

@@ -15,9 +15,9 @@ import (
 
 const maxEngineMessage = 512 // bytes of an engine's message that a client receives
 
-// MaskCredentials masks every credential that the engine received in a text for the log: tickets, the gateway's and the client's.
+// MaskCredentials masks every credential that the engine received in a text for the log: the ticket, the gateway's and the client's.
 func MaskCredentials(h *connector.Handoff, text string, e *fleet.Engine, f *Forwarded) string {
-	for _, s := range [...]string{string(h.PrefillTicket), string(h.DecodeTicket), e.Credential(), f.credential()} {
+	for _, s := range [...]string{string(h.Ticket), e.Credential(), f.credential()} {
 		text = maskCredential(text, s)
 	}
 	return text

@@ -104,7 +104,7 @@ for _ in range(4000):
         if len(handles) > 20:
             continue
         h, text = C.c_int64(), config()
-        code = lib.pdkv_open(r.choice([pdkv.ABI] * 9 + [0, 2]), r.choice([text] * 9 + [None]), len(text), C.byref(h))
+        code = lib.pdkv_open(r.choice([pdkv.ABI] * 9 + [0, pdkv.ABI + 1]), r.choice([text] * 9 + [None]), len(text), C.byref(h))
         if code == 0:
             handles.append(h)
     elif n == "close":

@@ -89,12 +89,13 @@ static void until(struct engine *p, struct engine *d, struct engine *who, int ki
   }
 }
 
-static void start(struct engine *e, const char *role, const char *url, const char *token, const char *transport) {
-  e->scheduler = open_handle("{kind: scheduler, engine: %s, role: %s, control: {listen: \"127.0.0.1:0\"}}", e->name, role);
-  e->rank = open_handle("{kind: rank, engine: %s, role: %s, generation: %llu, compatibility: same, gateway: {url: \"%s\", token_file: \"%s\"}, "
+static void start(struct engine *e, const char *role, const char *url, const char *token, const char *transport, const char *keys) {
+  e->scheduler = open_handle("{kind: scheduler, engine: %s, role: %s, control: {listen: \"127.0.0.1:0\"}, gateway: {record_keys: [\"%s\"]}}",
+                             e->name, role, keys);
+  e->rank = open_handle("{kind: rank, engine: %s, role: %s, generation: %llu, compatibility: same, gateway: {url: \"%s\", token_file: \"%s\", record_keys: [\"%s\"]}, "
                         "transport: {name: %s}, times: {net_delay: 50ms}, "
                         "cache: {block_tokens: %d, heads: %d, head_bytes: %d, dtype: f32}}",
-                        e->name, role, (unsigned long long)e->generation, url, token, transport, tokens, heads, head_bytes);
+                        e->name, role, (unsigned long long)e->generation, url, token, keys, transport, tokens, heads, head_bytes);
   e->memory = aligned_alloc(4096, layers * layer);
   CHECK(e->memory != NULL);
   for (int i = 0; i < layers * layer; i++) e->memory[i] = (unsigned char)rand();
@@ -132,18 +133,19 @@ static void parse(uint8_t id[16], const char *hex) {
 }
 
 /* hand moves n blocks and compares, then cancels another transfer. */
-static void hand(char **arg, const char *url, const char *ptoken, const char *dtoken, const char *transport) {
+static void hand(char **arg, const char *url, const char *ptoken, const char *dtoken, const char *transport, const char *keys) {
   enum { n = 40 };
   struct engine p = {.name = "prefill-0", .generation = strtoull(arg[0], NULL, 10)};
   struct engine d = {.name = "decode-0", .generation = strtoull(arg[1], NULL, 10)};
-  start(&p, "prefill", url, ptoken, transport);
-  start(&d, "decode", url, dtoken, transport);
+  start(&p, "prefill", url, ptoken, transport, keys);
+  start(&d, "decode", url, dtoken, transport, keys);
   uint8_t id[16];
   parse(id, arg[2]);
   CHECK(pdkv_admit(p.scheduler, PDKV_PREFILL, id, d.name, d.generation, arg[3]) == PDKV_EARLY);
-  until(&p, &d, &p, PDKV_ENROLLED, 1);
-  until(&p, &d, &d, PDKV_ENROLLED, 1);
+  until(&p, &d, &p, PDKV_PUBLISHED, 1);
   until(&p, &d, &d, PDKV_PUBLISHED, 1);
+  step(&p); /* what a rank collects after that tells its scheduler the generation */
+  step(&d);
 
   CHECK(pdkv_admit(p.scheduler, PDKV_DECODE, id, d.name, d.generation, arg[3]) == PDKV_ETICKET);
   CHECK(pdkv_admit(p.scheduler, PDKV_PREFILL, id, d.name, d.generation, NULL) == PDKV_ETICKET);
@@ -200,7 +202,7 @@ static int count(const char *path) {
 
 /* forked checks that a child is told so and does not hang. */
 static void forked(void) {
-  pdkv_handle h = open_handle("{kind: scheduler, engine: parent}");
+  pdkv_handle h = open_handle("{kind: scheduler, engine: parent, log: {level: error}}");
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
@@ -235,7 +237,7 @@ int main(int argc, char **argv) {
   for (int i = 0; i < 5; i++) CHECK(sigaction(kinds[i], &act, NULL) == 0);
   int fds = 0;
   for (int round = 0; round < 2; round++) {
-    hand(argv + 6 + 8 * round, argv[1], argv[2], argv[3], argv[4]);
+    hand(argv + 6 + 8 * round, argv[1], argv[2], argv[3], argv[4], argv[5]);
     int left = count("/proc/self/fd");
     for (int i = 0; i < 500 && round > 0 && left > fds; i++) { /* a connection that was cut is closed by its reader */
       usleep(10000);

@@ -7,9 +7,9 @@ import select
 import struct
 import sys
 
-ABI = 1
+ABI = 2
 EARGUMENT, EHANDLE, ESTATE, EROOM, EFORKED, ECONFIG, EABI, EFULL, ETICKET, EARLY, EKNOWN, EINTERNAL, ESYSTEM = range(-1, -14, -1)
-KINDS = ["", "published", "broken", "clear", "rebuilt", "enrolled", "released", "failed", "closed", "freed", "cancelled"]
+KINDS = ["", "published", "broken", "clear", "rebuilt", "", "released", "failed", "closed", "freed", "cancelled"]
 
 
 class Region(C.Structure):
@@ -104,10 +104,10 @@ def engine(path):
     lib, say = load(path), lambda x: print(json.dumps(x), file=told, flush=True)
     c = json.loads(sys.stdin.readline())
     head = {"engine": c["engine"], "role": c["role"], "times": {"net_delay": "50ms"}}
-    scheduler = opened(lib, {"kind": "scheduler", **head})
+    scheduler = opened(lib, {"kind": "scheduler", **head, "gateway": {"record_keys": [c["keys"]]}})
     rank = opened(lib, {
         "kind": "rank", **head, "generation": c["generation"], "compatibility": "same", "transport": {"name": c["transport"]},
-        "gateway": {"url": c["url"], "token_file": c["token"]},
+        "gateway": {"url": c["url"], "token_file": c["token"], "record_keys": [c["keys"]]},
         "cache": {"block_tokens": TOKENS, "heads": HEADS, "head_bytes": HEAD_BYTES, "dtype": "f32"}})
     memory = mmap.mmap(-1, LAYERS * BLOCKS * BLOCK)
     memory[:] = os.urandom(len(memory))
@@ -142,11 +142,11 @@ def engine(path):
     while True:
         orders = taken(lib, lib.pdkv_orders, scheduler)
         check(lib, lib.pdkv_do(rank, orders, len(orders)))
+        news = list(polled(lib, rank))  # first: the scheduler hears the generation before "published" is said
         report = taken(lib, lib.pdkv_collect, rank)
         check(lib, lib.pdkv_hear(scheduler, report, len(report)))
-        for h in (rank, scheduler):
-            for x in polled(lib, h):
-                say(x)
+        for x in [*news, *polled(lib, scheduler)]:
+            say(x)
         ready, _, _ = select.select(fds, [], [])
         if 0 in ready:
             more = os.read(0, 1 << 16)

@@ -227,7 +227,7 @@ class Legs:
             leg = self._by_id.get(r.id)
             if r.kind == Kind.BROKEN:
                 self._break(r.text or "broken")
-            elif r.kind == Kind.ENROLLED or leg is None:
+            elif leg is None:
                 continue
             elif r.kind == Kind.RELEASED and leg.state == State.EXPECTED:
                 self._drop(leg)

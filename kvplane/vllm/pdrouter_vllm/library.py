@@ -12,7 +12,7 @@ import pathlib
 import struct
 import threading
 
-ABI = 1
+ABI = 2
 
 PREFILL, DECODE = 1, 2
 
@@ -42,7 +42,6 @@ class Kind(enum.IntEnum):
     BROKEN = 2
     CLEAR = 3
     REBUILT = 4
-    ENROLLED = 5
     RELEASED = 6
     FAILED = 7
     CLOSED = 8

@@ -102,7 +102,8 @@ class Settings:
     def scheduler(self, role, size):
         """The configuration of the scheduler's handle."""
         control = {"listen": self.control, "keys": list(self.control_keys), "issuer": self.issuer} if self.control else {}
-        return given({**self._both(role), "size": size, "control": given(control)})
+        gateway = given({"record_keys": list(self.record_keys)})  # which check tickets
+        return given({**self._both(role), "size": size, "control": given(control), "gateway": gateway})
 
     def _both(self, role):
         return {"engine": self.engine, "role": role, "times": self.times, "log": {"level": self.log_level}}

@@ -36,7 +36,7 @@ class Engine(FakeVllm):
     def __init__(self, lib, role, tp, plan):
         name = {PREFILL: "prefill-0", DECODE: "decode-0"}[role]
         self.name, self.tp, self.read, self.computed = name, tp, 0, 0
-        s = Settings.parse({"engine": name, "gateway": plan["gateway"], "token_file": plan["tokens"][name], "transport": "tcp", "log_level": "error"})
+        s = Settings.parse({"engine": name, "gateway": plan["gateway"], "token_file": plan["tokens"][name], "record_keys": [plan["keys"]], "transport": "tcp", "log_level": "error"})
         word, size = name.split("-")[0], {"pp": 1, "tp": tp}
         self.replicated, self.heads = plan["latent"], 1 if plan["latent"] else HEADS // tp
         heads = self.heads

@@ -61,6 +61,14 @@ class SettingsTest(unittest.TestCase):
         scheduler = s.scheduler("prefill", {"pp": 1, "tp": 2})
         self.assertEqual(scheduler["control"], {"listen": "0.0.0.0:9105", "keys": ["k"], "issuer": "pdrouter"})
         self.assertNotIn("control", settings.Settings.parse(LEAST).scheduler("prefill", {"pp": 1, "tp": 1}))
+        self.assertNotIn("gateway", scheduler)
+
+    def test_record_keys(self):
+        """Ranks check records with them, and the scheduler tickets."""
+        s = settings.Settings.parse({**LEAST, "record_keys": ["a", "b"]})
+        rank = s.rank("prefill", 5, {"pp": 0, "tp": 0}, {"pp": 1, "tp": 1}, "digest", {})
+        self.assertEqual(rank["gateway"]["record_keys"], ["a", "b"])
+        self.assertEqual(s.scheduler("prefill", {"pp": 1, "tp": 1})["gateway"], {"record_keys": ["a", "b"]})
 
     def test_versions(self):
         for version, allow, fine in (("0.32.0", False, True), ("0.32.0+cpu", False, True), ("0.33.0", False, False), ("0.33.0", True, True)):
