@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pdrouter/kvplane/cuda"
+	"pdrouter/internal/cuda"
 	"pdrouter/kvplane/nixl"
 )
 

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"pdrouter/kvplane/cuda"
+	"pdrouter/internal/cuda"
 )
 
 // room is the memory of one agent under test: what its transport registers, and bytes that the test reads and writes.

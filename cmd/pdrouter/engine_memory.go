@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 
+	"pdrouter/internal/cuda"
 	"pdrouter/internal/refengine"
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/cuda"
 )
 
 // gpus is where an engine's ranks keep their KV: each has a GPU, counted round.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"pdrouter/kvplane/cuda"
+	"pdrouter/internal/cuda"
 )
 
 // TestEngineOnGPU: an engine whose KV lies on a GPU answers as one whose KV does not; without a GPU it says what is

@@ -25,12 +25,12 @@ suite() {
 	cat "$log" >>"$work/all"
 }
 : >"$work/all"
-suite kvplane/cuda .
+suite internal/cuda .
 suite kvplane "$pattern"
 suite internal/refengine 'Device'
 
 echo "== figures: the driver's own copies, and writes over NIXL"
-for folder in kvplane/cuda kvplane; do
+for folder in internal/cuda kvplane; do
 	(cd "$here/$folder" && ./suite -test.run '^$' -test.v -test.bench BenchmarkMemory -test.benchtime 300ms) 2>&1 | grep -E 'ns/op|SKIPPED|panic|FAIL'
 done
 

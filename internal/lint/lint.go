@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/nixl", "kvplane/cuda", "metadata", "metadata/handshake", "metadata/redisstore", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/nixl", "internal/cuda", "metadata", "metadata/handshake", "metadata/redisstore", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -54,7 +54,7 @@ func Packages() map[string]Package {
 		"router/fleet/health":    {},                                                                                                       // a leaf: pure values that take the time
 		"router/openai/sse":      {},                                                                                                       // a leaf: cuts a stream into events, knows no event
 		"kvplane": {
-			Ours:    []string{"kvplane/nixl", "kvplane/cuda", "metadata"}, // cuda: to describe memory on a GPU
+			Ours:    []string{"kvplane/nixl", "internal/cuda", "metadata"}, // cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
 		},
 		// What permits one transfer: gateways sign it, engines check it.
@@ -63,7 +63,7 @@ func Packages() map[string]Package {
 		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/ticket", "kvplane/nixl", "metadata", "auth", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
 		"kvplane/capi":  {Ours: []string{"kvplane", "kvplane/embed", "metadata"}},
 		"kvplane/nixl":  {Outside: []string{"github.com/ebitengine/purego"}},
-		"kvplane/cuda":  {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
+		"internal/cuda": {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
 		// Several parts share one Redis: what is opened once is opened in one place.
 		"internal/redisdb":   {Outside: []string{"github.com/redis/go-redis/v9"}},
 		"internal/redistest": {},
@@ -118,5 +118,5 @@ func Unlinked() map[string][]string {
 // Unsafe names the packages that may use unsafe: those that speak to a C library, or are one, and the one that asks the kernel
 // without a word to the runtime, for which it takes addresses.
 func Unsafe() []string {
-	return []string{"kvplane/nixl", "kvplane/cuda", "kvplane/capi", "internal/nonblock"}
+	return []string{"kvplane/nixl", "internal/cuda", "kvplane/capi", "internal/nonblock"}
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/cuda"
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/cuda"
 	"pdrouter/kvplane/nixl"
 	"pdrouter/metadata"
 )
@@ -67,7 +67,7 @@ func fakeDriverMemory(t *testing.T) kvMemory {
 		t.Skip("SKIPPED, not run against the fake driver: there is no C compiler:", err)
 	}
 	path := filepath.Join(t.TempDir(), "libfakecuda.so")
-	if out, err := exec.Command(cc, "-std=gnu11", "-fPIC", "-shared", "-pthread", "-o", path, "../../kvplane/cuda/testdata/fakecuda.c").CombinedOutput(); err != nil {
+	if out, err := exec.Command(cc, "-std=gnu11", "-fPIC", "-shared", "-pthread", "-o", path, "../../internal/cuda/testdata/fakecuda.c").CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cc, err, out)
 	}
 	lib, err := cuda.Open(path)
