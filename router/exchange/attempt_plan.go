@@ -145,7 +145,7 @@ func (x *Exchange) pair(a *attempt) {
 			return
 		}
 		a.h.ValidMS = x.s.Config.Timeouts.Request.Milliseconds()
-		x.r.Transfers.Sign(x.s.Tickets, &a.h, a.prefill.Engine, a.decode.Engine, kvtransfer.ContextOf(x.m.Name, x.Sum.Subject, x.b.CacheSalt()))
+		x.r.Transfers.Sign(x.s.Tickets, &a.h, kvtransfer.ContextOf(x.m.Name, x.Sum.Subject, x.b.CacheSalt()))
 		x.r.Report.Transfers.Open(a.h.Transfer, a.prefill.Engine.Name, a.decode.Engine.Name, x.s.Fleet.Size(a.decode.Engine))
 		a.landed = x.r.landed(a.h.Transfer, a.decode.Engine)
 	}

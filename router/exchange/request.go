@@ -18,7 +18,7 @@ type Snapshot struct {
 	Config    *config.Config
 	Fleet     *fleet.Fleet
 	Planner   fleet.Planner
-	Tickets   kvtransfer.Enroller    // signs both legs' tickets; nil: legs carry none
+	Tickets   kvtransfer.Signer      // signs the ticket of each transfer; nil: legs carry none
 	Token     func() (string, error) // bearer token for the engines' control routes; nil: none is sent
 	Reclaim   *reclaim.Snapshot
 	Responses stored.Responses     // nil: it is not recorded which engine keeps a response

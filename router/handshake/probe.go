@@ -93,7 +93,7 @@ func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 	c := p.c
 	p.h.Prefill, p.h.Decode = pair.Prefill, pair.Decode
 	p.h.ValidMS = p.s.Config.Timeouts.Probe.Milliseconds()
-	p.transfers.Sign(p.s.Tickets, &p.h, c.Prefill, c.Decode, kvtransfer.ContextOf(c.Model, "", nil))
+	p.transfers.Sign(p.s.Tickets, &p.h, kvtransfer.ContextOf(c.Model, "", nil))
 	legs, fail := context.WithCancelCause(ctx) // the first failure ends both
 	defer fail(nil)
 	p.prefill.Open(legs, c.Prefill)

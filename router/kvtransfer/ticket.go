@@ -1,5 +1,5 @@
 // Package kvtransfer tells engines of connector kvplane of single transfers: that one is permitted (a ticket, which travels with the request),
-// and that it is not wanted any more (a cancel, over the control route). The exchange and the handshake use it. What engines say of transfers
+// and that nobody wants it any more (a cancel, over the control route). The exchange and the handshake use it. What engines say of transfers
 // is read by package monitor.
 package kvtransfer
 
@@ -13,14 +13,10 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/router/connector"
-	"pdrouter/router/fleet"
 )
 
 // Signer signs the tickets of a gateway and nothing else (auth.Records.Tickets). It must not block and be safe for concurrent use.
 type Signer = ticket.Signer
-
-// Enroller is the name that package exchange has for it.
-type Enroller = Signer
 
 // Transfers tells engines of connector kvplane of single transfers. It is safe for concurrent use.
 type Transfers struct {
@@ -47,7 +43,7 @@ func ContextOf(model, subject string, salt []byte) [16]byte {
 }
 
 // Sign gives a transfer its ticket, which both legs carry. A nil signer signs nothing.
-func (t *Transfers) Sign(by Signer, h *connector.Handoff, _, _ *fleet.Engine, context [16]byte) {
+func (t *Transfers) Sign(by Signer, h *connector.Handoff, context [16]byte) {
 	if by == nil {
 		return
 	}
