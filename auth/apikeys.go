@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"pdrouter/auth/internal/files"
 )
 
 const (
@@ -85,7 +87,7 @@ func (k *APIKeys) Has(name string) bool {
 // readAPIKeys returns the keys of the sound lines of a file, and an error that names the others. They are nil if the file
 // cannot be read.
 func readAPIKeys(path string) (map[digest]Principal, error) {
-	b, _, err := readBounded(path, maxAPIKeysFile)
+	b, _, err := files.ReadBounded(path, maxAPIKeysFile)
 	if err != nil {
 		return nil, fmt.Errorf("auth: API keys: %w", err)
 	}

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"pdrouter/auth/internal/files"
 )
 
 // AppendAPIKey makes a new key, appends its digest to the file, which is made if need be, and returns the key: it is
@@ -41,14 +43,14 @@ func appendAPIKey(path, name string, models []string, limits Limits, scopes []st
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target // a link is not replaced
 	}
-	unlock, err := lockDir(filepath.Dir(path))
+	unlock, err := files.LockDir(filepath.Dir(path))
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	old, _, err := readBounded(path, maxAPIKeysFile-int64(len(line)))
+	old, _, err := files.ReadBounded(path, maxAPIKeysFile-int64(len(line)))
 	if errors.Is(err, fs.ErrNotExist) {
-		return key, writeFile(path, []byte(line), 0o600, nil)
+		return key, files.Write(path, []byte(line), 0o600, nil)
 	}
 	if err != nil {
 		return "", err
@@ -64,7 +66,7 @@ func appendAPIKey(path, name string, models []string, limits Limits, scopes []st
 	if err != nil {
 		return "", err
 	}
-	return key, writeFile(path, []byte(text), info.Mode().Perm(), info)
+	return key, files.Write(path, []byte(text), info.Mode().Perm(), info)
 }
 
 // apiKeyLine returns the line of a key, if it means what was asked for.

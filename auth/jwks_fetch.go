@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"pdrouter/auth/internal/files"
 )
 
 const maxJWKSHeader = 64 << 10 // bytes
@@ -16,7 +18,7 @@ const maxJWKSHeader = 64 << 10 // bytes
 // fetch asks for the set once. It takes no longer than the timeout and reads no more than a set may have.
 func (j *JWKS) fetch(ctx context.Context) (jwksAnswer, error) {
 	if j.cfg.file() {
-		b, _, err := readBounded(j.cfg.URL, maxJWKS)
+		b, _, err := files.ReadBounded(j.cfg.URL, maxJWKS)
 		if err != nil {
 			return jwksAnswer{}, err
 		}
@@ -40,7 +42,7 @@ func (j *JWKS) get(ctx context.Context) ([]byte, error) {
 	r.Header.Set("Accept", "application/jwk-set+json, application/json")
 	r.Header.Set("User-Agent", "pdrouter")
 	if j.cfg.TokenFile != "" {
-		b, _, err := readBounded(j.cfg.TokenFile, maxKeyFile)
+		b, _, err := files.ReadBounded(j.cfg.TokenFile, maxKeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("token file: %w", err)
 		}
@@ -95,7 +97,7 @@ func loadAuthorities(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
-	b, _, err := readBounded(path, 1<<20)
+	b, _, err := files.ReadBounded(path, 1<<20)
 	if err != nil {
 		return nil, fmt.Errorf("ca file: %w", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"pdrouter/auth/internal/strictjson"
 )
 
 const maxJWKS = 256 << 10 // bytes
@@ -26,7 +28,7 @@ func parseJWKS(b []byte) (jwksAnswer, error) {
 	if len(b) > maxJWKS {
 		return got, fmt.Errorf("more than %d bytes", maxJWKS)
 	}
-	m, err := strictObject(b)
+	m, err := strictjson.Object(b)
 	if err != nil {
 		return got, fmt.Errorf("no key set: %w", err)
 	}

@@ -5,9 +5,11 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
+
+	"pdrouter/auth/internal/files"
+	"pdrouter/auth/internal/strictjson"
 )
 
 const maxKeyFile = 64 << 10 // bytes
@@ -55,7 +57,7 @@ func LoadKey(path string) (*Key, error) {
 }
 
 func loadKey(path string) (*Key, error) {
-	b, mode, err := readBounded(path, maxKeyFile)
+	b, mode, err := files.ReadBounded(path, maxKeyFile)
 	if err != nil {
 		return nil, err
 	}
@@ -69,32 +71,11 @@ func loadKey(path string) (*Key, error) {
 	return k, nil
 }
 
-// readBounded reads a file of at most limit bytes and returns who may do what with it.
-func readBounded(path string, limit int64) ([]byte, os.FileMode, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, 0, err
-	}
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, 0, err
-	}
-	if int64(len(b)) > limit {
-		return nil, 0, fmt.Errorf("more than %d bytes", limit)
-	}
-	return b, info.Mode().Perm(), nil
-}
-
 func parseKey(b []byte) (*Key, error) {
 	if block, rest := pem.Decode(b); block != nil {
 		return parsePEM(block, rest)
 	}
-	m, err := strictObject(b)
+	m, err := strictjson.Object(b)
 	if err != nil {
 		return nil, fmt.Errorf("neither PEM nor a JWK: %w", err)
 	}

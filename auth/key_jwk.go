@@ -10,7 +10,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// parseJWK reads a key (RFC 7517, 7518, 8037) from its bytes and from what strictObject found in them. A key without
+// parseJWK reads a key (RFC 7517, 7518, 8037) from its bytes and from what strictjson.Object found in them. A key without
 // alg has the one that its type allows.
 func parseJWK(m map[string]any, b []byte) (*Key, error) {
 	id, _ := m["kid"].(string)

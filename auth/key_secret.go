@@ -3,6 +3,8 @@ package auth
 import (
 	"bytes"
 	"fmt"
+
+	"pdrouter/auth/internal/files"
 )
 
 const (
@@ -15,7 +17,7 @@ const (
 // it is for trying things out on one machine, and never stands beside another key. The secret is all of the file but
 // space about it: at least 32 bytes, in a file that others may not read. The tokens' kid is "development".
 func DevelopmentKey(secretFile string) (*Key, error) {
-	b, mode, err := readBounded(secretFile, maxKeyFile)
+	b, mode, err := files.ReadBounded(secretFile, maxKeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("auth: development secret %s: %w", secretFile, err)
 	}

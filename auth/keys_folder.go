@@ -8,12 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"pdrouter/auth/internal/files"
 )
 
-const (
-	publicSuffix = ".pub.jwk"
-	temporary    = ".pdrouter-" // begins what a file is called until it is there in full
-)
+const publicSuffix = ".pub.jwk"
 
 // keyFolder is a folder whose signing key is rotated. Every change is one rename or one removal.
 type keyFolder struct {
@@ -58,7 +57,7 @@ func (f keyFolder) open() error {
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return err
 	}
-	left, err := f.files(temporary, ".tmp")
+	left, err := f.files(files.Unfinished, files.UnfinishedEnd)
 	if err != nil {
 		return err
 	}
@@ -134,7 +133,7 @@ func (f keyFolder) publics() ([]publicKey, error) {
 		if k.Signs() {
 			return nil, fmt.Errorf("%s has a private part", path)
 		}
-		b, _, err := readBounded(path, maxKeyFile)
+		b, _, err := files.ReadBounded(path, maxKeyFile)
 		if err != nil {
 			return nil, err
 		}
@@ -254,7 +253,7 @@ func (f keyFolder) writeKeySet(path string, keys ...*Key) error {
 // write replaces a file whole: it is there in full before it gets its name.
 func (f keyFolder) write(path string, b []byte, mode os.FileMode) error {
 	f.before()
-	name, err := writeTemporary(path, b, mode, nil)
+	name, err := files.WriteTemporary(path, b, mode, nil)
 	if err != nil {
 		return err
 	}
@@ -262,5 +261,5 @@ func (f keyFolder) write(path string, b []byte, mode os.FileMode) error {
 	if err := os.Rename(name, path); err != nil {
 		return errors.Join(err, os.Remove(name))
 	}
-	return syncDir(filepath.Dir(path))
+	return files.SyncDir(filepath.Dir(path))
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"pdrouter/auth/internal/files"
 )
 
 // replaceAll makes a fresh key the one that signs, and removes all others. Nothing that lay in the folder signs or is
@@ -50,19 +52,19 @@ func (r Rotation) replaceAll(f keyFolder) (Rotated, error) {
 		}
 	}
 	slices.Sort(done.Removed)
-	return done, syncDir(f.dir)
+	return done, files.SyncDir(f.dir)
 }
 
 // all returns the files that a verifier may find keys in, with the key of each: nil for one that cannot be read. A PEM
 // file that is none's key is passed over.
 func (f keyFolder) all() (map[string]*Key, error) {
-	files, err := keyFiles(f.dir)
+	names, err := keyFiles(f.dir)
 	if err != nil {
 		return nil, err
 	}
 	all := map[string]*Key{}
-	for _, path := range files {
-		b, _, err := readBounded(path, maxKeyFile)
+	for _, path := range names {
+		b, _, err := files.ReadBounded(path, maxKeyFile)
 		var k *Key
 		if err == nil {
 			k, err = parseKey(b)

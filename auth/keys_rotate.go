@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"pdrouter/auth/internal/files"
 )
 
 // The files of a folder whose signing key is rotated, besides <kid>.pub.jwk for each public key.
@@ -172,5 +174,5 @@ func (f keyFolder) swap(next *Key) error {
 	if err := os.Rename(f.path(nextKeyFile), f.path(currentKeyFile)); err != nil {
 		return err
 	}
-	return syncDir(f.dir)
+	return files.SyncDir(f.dir)
 }

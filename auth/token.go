@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"pdrouter/auth/internal/strictjson"
 )
 
 const (
@@ -71,7 +73,7 @@ func parseHeader(token string) (header, error) {
 	if err != nil {
 		return header{}, errors.New("header is not base64url")
 	}
-	m, err := strictObject(b)
+	m, err := strictjson.Object(b)
 	if err != nil {
 		return header{}, fmt.Errorf("header: %w", err)
 	}
@@ -107,7 +109,7 @@ func Inspect(token string) (head, claims map[string]any, err error) {
 		if err != nil {
 			return nil, nil, errors.New("auth: inspect: not base64url")
 		}
-		if out[i], err = strictObject(b); err != nil {
+		if out[i], err = strictjson.Object(b); err != nil {
 			return nil, nil, fmt.Errorf("auth: inspect: %w", err)
 		}
 	}
@@ -122,12 +124,12 @@ func strictClaims(token string) (map[string]any, error) {
 	if err != nil {
 		return nil, errors.New("claims are not base64url")
 	}
-	m, err := strictObject(b)
+	m, err := strictjson.Object(b)
 	if err != nil {
 		return nil, fmt.Errorf("claims: %w", err)
 	}
 	for name := range m {
-		if as := fold(name); as != name && isClaim(as) {
+		if as := strictjson.Fold(name); as != name && isClaim(as) {
 			return nil, fmt.Errorf("claims: %.20q stands for %s", name, as)
 		}
 	}

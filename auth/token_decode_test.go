@@ -10,6 +10,8 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"pdrouter/auth/internal/strictjson"
 )
 
 // FuzzOwnClaims: claims that are taken say the same to the reader of the library.
@@ -23,12 +25,12 @@ func FuzzOwnClaims(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		m, err := strictObject([]byte(text))
+		m, err := strictjson.Object([]byte(text))
 		if err != nil {
 			return
 		}
 		for name := range m {
-			if as := fold(name); as != name && isClaim(as) {
+			if as := strictjson.Fold(name); as != name && isClaim(as) {
 				return // strictClaims refuses it
 			}
 		}

@@ -79,7 +79,11 @@ func Packages() map[string]Package {
 		"metadata/redisstore": {Ours: []string{"metadata"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		"metadata/handshake":  {Ours: []string{"metadata"}}, // which pairs have shaken hands; of the records it needs the names of runs
 		"metadata/vllm":       {Ours: []string{"metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
+		// A leaf each: JSON that all readers understand alike; files that are there whole or not at all.
+		"auth/internal/strictjson": {},
+		"auth/internal/files":      {},
 		"auth": { // go-jose reads keys of every kind, and key sets
+			Ours:    []string{"auth/internal/files", "auth/internal/strictjson"},
 			Outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/go-jose/go-jose/v4"},
 		},
 		"internal/limits": {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},

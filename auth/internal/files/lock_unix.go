@@ -1,6 +1,6 @@
 //go:build unix
 
-package auth
+package files
 
 import (
 	"errors"
@@ -17,9 +17,9 @@ func owner(info os.FileInfo) (uid, gid int, ok bool) {
 	return int(s.Uid), int(s.Gid), true
 }
 
-// lockDir waits until nobody else changes the files of a folder, and returns what lets others do so. The lock ends with the
+// LockDir waits until nobody else changes the files of a folder, and returns what lets others do so. The lock ends with the
 // process at the latest.
-func lockDir(path string) (unlock func(), err error) {
+func LockDir(path string) (unlock func(), err error) {
 	d, err := os.Open(path)
 	if err != nil {
 		return nil, err

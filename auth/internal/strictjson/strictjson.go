@@ -1,4 +1,6 @@
-package auth
+// Package strictjson reads JSON objects that all readers understand alike: credentials and keys must not mean one thing to the
+// gateway and another to whoever else reads them. It knows no claim and no key. Package auth calls it.
+package strictjson
 
 import (
 	"encoding/json"
@@ -8,19 +10,19 @@ import (
 	"unicode/utf8"
 )
 
-const maxJSONDepth = 8
+const maxDepth = 8
 
-// strictObject returns the values of a JSON object, numbers as json.Number. It refuses what other readers of the same
+// Object returns the values of a JSON object, numbers as json.Number. It refuses what other readers of the same
 // bytes might understand differently: a name that occurs twice at any level, or that differs from another only in case,
 // bytes after the object, and invalid UTF-8.
-func strictObject(b []byte) (map[string]any, error) {
+func Object(b []byte) (map[string]any, error) {
 	if !utf8.Valid(b) {
 		return nil, errors.New("invalid UTF-8")
 	}
 	if !json.Valid(b) {
 		return nil, errors.New("broken JSON")
 	}
-	r := strictReader{text: string(b)}
+	r := reader{text: string(b)}
 	v, err := r.value(0)
 	if err != nil {
 		return nil, err
@@ -32,15 +34,15 @@ func strictObject(b []byte) (map[string]any, error) {
 	return m, nil
 }
 
-// strictReader reads JSON that is known to be valid, and only the bounds of its parts are left to find. The standard
+// reader reads JSON that is known to be valid, and only the bounds of its parts are left to find. The standard
 // library's reader of tokens takes five times as long, and its reader of values does not see what occurs twice.
-type strictReader struct {
+type reader struct {
 	text string // what is left
 }
 
-func (r *strictReader) value(depth int) (any, error) {
-	if depth > maxJSONDepth {
-		return nil, fmt.Errorf("nested deeper than %d", maxJSONDepth)
+func (r *reader) value(depth int) (any, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("nested deeper than %d", maxDepth)
 	}
 	switch r.next() {
 	case '{':
@@ -75,7 +77,7 @@ func (r *strictReader) value(depth int) (any, error) {
 	return json.Number(word), nil
 }
 
-func (r *strictReader) object(depth int) (map[string]any, error) {
+func (r *reader) object(depth int) (map[string]any, error) {
 	m := map[string]any{}
 	var folded map[string]bool // of those names that are not written as they are compared
 	for r.text = r.text[1:]; r.more('}'); {
@@ -83,7 +85,7 @@ func (r *strictReader) object(depth int) (map[string]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		as := fold(name)
+		as := Fold(name)
 		if _, ok := m[as]; ok || folded[as] {
 			return nil, errors.New("a name occurs twice")
 		}
@@ -103,7 +105,7 @@ func (r *strictReader) object(depth int) (map[string]any, error) {
 }
 
 // next returns the first byte that is no space, and goes there.
-func (r *strictReader) next() byte {
+func (r *reader) next() byte {
 	r.text = strings.TrimLeft(r.text, " \t\r\n")
 	if r.text == "" {
 		return 0
@@ -112,7 +114,7 @@ func (r *strictReader) next() byte {
 }
 
 // more goes to the next element of a list or an object, or behind its end.
-func (r *strictReader) more(end byte) bool {
+func (r *reader) more(end byte) bool {
 	switch r.next() {
 	case end:
 		r.text = r.text[1:]
@@ -125,7 +127,7 @@ func (r *strictReader) more(end byte) bool {
 }
 
 // string reads a string.
-func (r *strictReader) string() (string, error) {
+func (r *reader) string() (string, error) {
 	for i := 1; i < len(r.text); i++ {
 		switch r.text[i] {
 		case '\\':
@@ -144,8 +146,8 @@ func (r *strictReader) string() (string, error) {
 	return "", errors.New("broken JSON")
 }
 
-// fold returns what is alike for names that readers may take for each other because they differ in case.
-func fold(name string) string {
+// Fold returns what is alike for names that readers may take for each other because they differ in case.
+func Fold(name string) string {
 	for i := range len(name) {
 		if c := name[i]; c >= utf8.RuneSelf || 'A' <= c && c <= 'Z' {
 			return strings.ToLower(strings.ToUpper(name))

@@ -1,4 +1,4 @@
-package auth
+package strictjson
 
 import (
 	"bytes"
@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// FuzzStrictObject: what is taken means the same to the standard library, and has nothing that other readers take
+// FuzzObject: what is taken means the same to the standard library, and has nothing that other readers take
 // otherwise.
-func FuzzStrictObject(f *testing.F) {
+func FuzzObject(f *testing.F) {
 	for _, s := range []string{
 		`{}`, ` { "a" : [ 1 , -2.5e+3 , true , false , null , "x\"\\é\ud800" , {} , [ ] ] , "b":{"c":{}}} `, `[]`, `{"a":1,"A":2}`,
 		`{"a":1,"\u0061":2}`, `{"A":1,"a":2}`, `{"s":1,"ſ":2}`, `{"a":1}{}`, `{"a":[[[[[[[[[]]]]]]]]]}`, `{"a":"` + "\xff" + `"}`, `{"a"`, ``, `{"B":1,"b":2}`,
@@ -19,7 +19,7 @@ func FuzzStrictObject(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		got, err := strictObject(b)
+		got, err := Object(b)
 		if err != nil {
 			return
 		}
@@ -42,7 +42,7 @@ func FuzzStrictObject(f *testing.F) {
 	})
 }
 
-func TestStrictObject(t *testing.T) {
+func TestObject(t *testing.T) {
 	for text, ok := range map[string]bool{
 		`{"a":1,"b":[1,{"c":null}]}`: true,
 		` {"a" : "x\"y" } `:          true,
@@ -64,7 +64,7 @@ func TestStrictObject(t *testing.T) {
 		``:                           false,
 		"{\"a\":\"\xff\"}":           false,
 	} {
-		if _, err := strictObject([]byte(text)); (err == nil) != ok {
+		if _, err := Object([]byte(text)); (err == nil) != ok {
 			t.Errorf("%q: got %v; want accepted: %t", text, err, ok)
 		}
 	}
