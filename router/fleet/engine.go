@@ -65,7 +65,7 @@ func newEngine(ec config.Engine, rank int, m *Model, role metadata.Role, cfg con
 	conn := m.Connector
 	from := Origin{Entry: ec, model: m.Name, Connector: conn, Role: role}
 	from.Entry.Drain = false
-	up, err := upstream.New(ec.URL, upstream.Config{})
+	up, err := upstream.New(ec.URL)
 	if err != nil {
 		return nil, err
 	}

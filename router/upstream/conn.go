@@ -159,8 +159,6 @@ func (c *conn) readHead() (answerHead, error) {
 
 // idleConns are the connections of one engine that wait for a request, the longest idle first.
 type idleConns struct {
-	after time.Duration
-
 	mu     sync.Mutex
 	max    int
 	conns  []*conn
@@ -174,7 +172,7 @@ type idleConns struct {
 func (p *idleConns) take(now time.Time, body []byte, g gather.Gaps) *conn {
 	p.mu.Lock()
 	var c *conn
-	if n := len(p.conns) - 1; n >= 0 && now.Sub(p.conns[n].since) < p.after {
+	if n := len(p.conns) - 1; n >= 0 && now.Sub(p.conns[n].since) < idleTimeout {
 		c = p.conns[n]
 		p.conns[n] = nil
 		p.conns = p.conns[:n]
@@ -199,7 +197,7 @@ func (p *idleConns) put(c *conn) {
 	if !full {
 		p.conns = append(p.conns, c)
 		if p.timer == nil {
-			p.timer = time.AfterFunc(p.after, p.reap)
+			p.timer = time.AfterFunc(idleTimeout, p.reap)
 		}
 	}
 	p.mu.Unlock()
@@ -219,7 +217,7 @@ func (p *idleConns) bound(max int) {
 func (p *idleConns) reap() {
 	p.mu.Lock()
 	n := 0
-	for n < len(p.conns) && time.Since(p.conns[n].since) >= p.after {
+	for n < len(p.conns) && time.Since(p.conns[n].since) >= idleTimeout {
 		n++
 	}
 	old := append([]*conn(nil), p.conns[:n]...)
@@ -228,7 +226,7 @@ func (p *idleConns) reap() {
 	p.conns = p.conns[:rest]
 	p.timer = nil
 	if rest > 0 {
-		p.timer = time.AfterFunc(p.after-time.Since(p.conns[0].since), p.reap)
+		p.timer = time.AfterFunc(idleTimeout-time.Since(p.conns[0].since), p.reap)
 	}
 	p.mu.Unlock()
 	for _, c := range old {

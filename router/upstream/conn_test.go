@@ -18,7 +18,7 @@ import (
 func TestIdleTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dials, closed atomic.Int32
-		u, err := New("http://fake", Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+		u, err := newClient("http://fake", Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 			dials.Add(1)
 			near, far := net.Pipe()
 			go func() {
@@ -109,7 +109,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 			io.WriteString(c, okAnswer)
 		}
 	}()
-	u, err := New("http://"+ln.Addr().String(), Config{})
+	u, err := newClient("http://"+ln.Addr().String(), Config{})
 	if err != nil {
 		b.Fatal(err)
 	}

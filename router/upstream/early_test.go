@@ -68,7 +68,7 @@ func TestEarlyAnswer(t *testing.T) {
 						config = &tls.Config{Certificates: s.TLS.Certificates}
 					}
 					url, asked := earlyEngine(t, config, early413)
-					u, err := New(url, Config{TLS: &tls.Config{RootCAs: pool}})
+					u, err := newClient(url, Config{TLS: &tls.Config{RootCAs: pool}})
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -150,7 +150,7 @@ func TestCancel(t *testing.T) {
 	})
 	t.Run("while dialling", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(patience(t))
-		u, err := New("http://fake", Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		u, err := newClient("http://fake", Config{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			cancel(why)
 			<-ctx.Done()
 			return nil, ctx.Err()

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 func TestBadHeads(t *testing.T) {
@@ -73,7 +72,7 @@ var wholeAnswers = []struct{ name, answer, body string }{
 // pipeEngine is a Client of one connection whose peer reads one request, writes the pieces and closes.
 func pipeEngine(t *testing.T, pieces func(yield func([]byte) bool)) *Client {
 	t.Helper()
-	u, err := New("http://fake", Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+	u, err := newClient("http://fake", Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 		near, far := net.Pipe()
 		go func() {
 			defer far.Close()
@@ -192,7 +191,7 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		u := &Client{}
-		u.idle.max, u.idle.after = 1, time.Hour
+		u.idle.max = 1
 		r := &Response{up: u, c: c, ctx: context.Background(), stop: func() bool { return true }}
 		r.begin(h)
 		got, err := r.ReadAll(nil, 1<<20)

@@ -27,15 +27,8 @@ import (
 	"pdrouter/internal/nonblock"
 )
 
-// Config configures the Client of one engine. A zero field means the default.
-type Config struct {
-	DialTimeout time.Duration // connect, and the TLS handshake; default 2s
-	IdleTimeout time.Duration // an idle connection is closed after it; default 4s, below uvicorn's 5s
-	MaxIdle     int           // idle connections kept; default 256
-	TLS         *tls.Config   // for https; default: the system's roots, the URL's host name
-	// Dial makes a connection instead of net.Dialer.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-}
+// idleTimeout is when an idle connection is closed: below the 5 s after which uvicorn closes its side.
+const idleTimeout = 4 * time.Second
 
 // Field is one header field.
 type Field struct{ Name, Value string }
@@ -95,7 +88,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Client sends requests to one engine over kept connections. It is safe for concurrent use.
 type Client struct {
-	cfg     Config
+	dialer  func(ctx context.Context, network, address string) (net.Conn, error)
 	connect atomic.Int64 // the time for a connection, in nanoseconds
 	address string       // host:port
 	prefix  string       // the base URL's path without its last slash
@@ -107,27 +100,23 @@ type Client struct {
 }
 
 // New returns the Client of the engine at base, an http or https URL that may have a path. It does not connect.
-func New(base string, cfg Config) (*Client, error) {
+func New(base string) (*Client, error) {
 	b, err := url.Parse(base)
 	if err != nil || b.Host == "" || b.User != nil || b.RawQuery != "" || b.Fragment != "" ||
 		(b.Scheme != "http" && b.Scheme != "https") {
 		return nil, fmt.Errorf("router: upstream %q: want a base URL such as http://10.0.0.7:8000", base)
 	}
-	if cfg.IdleTimeout == 0 {
-		cfg.IdleTimeout = 4 * time.Second
+	u := &Client{
+		dialer:  new(net.Dialer).DialContext, // TCP_NODELAY is Go's default
+		address: b.Host, prefix: strings.TrimSuffix(b.EscapedPath(), "/"),
+		host: "Host: " + b.Host + "\r\nAccept-Encoding: identity\r\n",
 	}
-	if cfg.Dial == nil {
-		cfg.Dial = new(net.Dialer).DialContext // TCP_NODELAY is Go's default
-	}
-	u := &Client{cfg: cfg, address: b.Host, prefix: strings.TrimSuffix(b.EscapedPath(), "/"),
-		host: "Host: " + b.Host + "\r\nAccept-Encoding: identity\r\n"}
-	u.idle.after = cfg.IdleTimeout
-	u.SetLimits(cfg.DialTimeout, cfg.MaxIdle)
+	u.SetLimits(0, 0)
 	port := "80"
 	if b.Scheme == "https" {
 		port = "443"
 		u.name = b.Hostname()
-		u.SetTLS(cfg.TLS)
+		u.SetTLS(nil)
 	}
 	if b.Port() == "" {
 		u.address = net.JoinHostPort(b.Hostname(), port)
@@ -170,9 +159,9 @@ func (u *Client) Limits() (dialTimeout time.Duration, maxIdle int) {
 	return time.Duration(u.connect.Load()), u.idle.max
 }
 
-// SetDial replaces Config.Dial. It must be called before the first request.
+// SetDial makes connections by dial instead of net.Dialer. Call it before the first request.
 func (u *Client) SetDial(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
-	u.cfg.Dial = dial
+	u.dialer = dial
 }
 
 // Idle returns the idle connections, the longest idle first.
@@ -242,7 +231,7 @@ func result(r *Response, err *Error) (*Response, error) {
 func (u *Client) dial(ctx context.Context) (*conn, error) {
 	limited, cancel := context.WithTimeout(ctx, time.Duration(u.connect.Load()))
 	defer cancel()
-	nc, err := u.cfg.Dial(limited, "tcp", u.address)
+	nc, err := u.dialer(limited, "tcp", u.address)
 	if secure := u.tls.Load(); err == nil && secure != nil {
 		t := tls.Client(nc, secure)
 		if err = t.HandshakeContext(limited); err != nil {

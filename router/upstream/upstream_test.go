@@ -18,6 +18,26 @@ import (
 	"time"
 )
 
+// Config is how a test's client differs from the default.
+type Config struct {
+	MaxIdle int
+	TLS     *tls.Config
+	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+func newClient(base string, cfg Config) (*Client, error) {
+	u, err := New(base)
+	if err != nil {
+		return nil, err
+	}
+	u.SetLimits(0, cfg.MaxIdle)
+	u.SetTLS(cfg.TLS)
+	if cfg.Dial != nil {
+		u.SetDial(cfg.Dial)
+	}
+	return u, nil
+}
+
 // fakeEngine is a TCP server whose n-th connection (from 0) is played by serve.
 type fakeEngine struct {
 	*Client
@@ -33,7 +53,7 @@ func newFakeEngine(t *testing.T, cfg Config, serve func(e *fakeEngine, n int, c 
 		t.Fatal(err)
 	}
 	e := &fakeEngine{closed: make(chan int, 64)}
-	if e.Client, err = New("http://"+ln.Addr().String(), cfg); err != nil {
+	if e.Client, err = newClient("http://"+ln.Addr().String(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
@@ -144,7 +164,7 @@ func TestAgainstNetHTTP(t *testing.T) {
 			s.Start()
 		}
 		t.Cleanup(s.Close)
-		u, err := New(s.URL+"/base/", cfg)
+		u, err := newClient(s.URL+"/base/", cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +303,7 @@ func TestRefusesRequests(t *testing.T) {
 		t.Error("a request was sent")
 	}
 	for _, base := range []string{"", "fake:80", "ftp://x", "http://", "http://a:b@x", "http://x?y", "http://x#y"} {
-		if _, err := New(base, Config{}); err == nil {
+		if _, err := newClient(base, Config{}); err == nil {
 			t.Errorf("%q is no base URL", base)
 		}
 	}
