@@ -34,7 +34,7 @@ import (
 // Parts are what a router is built from. The zero value of each is usable, with the meaning given.
 type Parts struct {
 	Planner fleet.Planner          // nil: policies.Default()
-	Clients edge.Clients           // nil: everybody may call
+	Clients edge.Clients           // nil: every caller is accepted
 	Limits  edge.Limiter           // nil: no caller is limited
 	Records fleet.Records          // nil: no engine of connector kvplane can be paired
 	Stock   monitor.Stock          // asks stock engines for their ranks; nil: they are not asked

@@ -11,13 +11,12 @@ import (
 // Timeouts returns the timeouts that the router works by now, defaults filled in.
 func (r *Router) Timeouts() config.Timeouts { return r.snapshot().cfg.Timeouts }
 
-// Drain has the router say that it is not ready, and has its answers tell clients to close their connections. Requests are
-// served as before: whoever sends them learns in this time that he is to go elsewhere. Serve does the same when it ends.
+// Drain makes the router report that it is not ready, and its answers close their connections. Requests are served as before, so that load
+// balancers have time to react. Serve does the same when it ends.
 func (r *Router) Drain() { r.edge.Drain() }
 
 // Serve answers clients on ln until ctx ends, then lets the requests under way finish for at most the drain time,
-// cuts the rest with an error event, and returns. It closes ln; whatever has connected by then is served. It is to be called
-// once.
+// cuts the rest with an error event, and returns. It closes ln, and serves connections that were accepted before. Call it once.
 func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	defer r.backgrounds.Close() // here and not in Close, so that the limiter can still tell other gateways
 	return r.edge.Serve(ctx, ln)

@@ -40,8 +40,8 @@ func completed(cfg config.Config) (config.Config, error) {
 }
 
 // newSnapshot makes a snapshot of a completed configuration. Engines, pairs and models that old has too are carried over with
-// all that is known of them. old may be nil. Unless anew is set, files with credentials that old has read are not read again.
-func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, anew bool) (*snapshot, error) {
+// all that is known of them. old may be nil. Unless reread is set, files with credentials that old has read are not read again.
+func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, reread bool) (*snapshot, error) {
 	if parts.Planner == nil {
 		parts.Planner = policies.Default()
 	}
@@ -49,7 +49,7 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, anew
 	var seal *openai.Sealer
 	if old != nil {
 		was, seal = old.fleet, old.sealer
-		if !anew {
+		if !reread {
 			known = was.Secrets
 		}
 	}
@@ -57,7 +57,7 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, anew
 	if err != nil {
 		return nil, err
 	}
-	if anew || old == nil || old.cfg.IsolatePrefixCache != cfg.IsolatePrefixCache || old.cfg.PrefixCacheSecretFile != cfg.PrefixCacheSecretFile {
+	if reread || old == nil || old.cfg.IsolatePrefixCache != cfg.IsolatePrefixCache || old.cfg.PrefixCacheSecretFile != cfg.PrefixCacheSecretFile {
 		if seal, err = newSealer(cfg, seal); err != nil {
 			return nil, fmt.Errorf("router: config: %w", err)
 		}
@@ -103,7 +103,7 @@ func (r *Router) Apply(cfg config.Config, parts Parts) error { return r.apply(cf
 // Reload is Apply, and reads every file with credentials again. An engine whose credential is another is a new one.
 func (r *Router) Reload(cfg config.Config, parts Parts) error { return r.apply(cfg, parts, true) }
 
-func (r *Router) apply(cfg config.Config, parts Parts, anew bool) error {
+func (r *Router) apply(cfg config.Config, parts Parts, reread bool) error {
 	r.applying.Lock()
 	defer r.applying.Unlock()
 	old := r.snapshot()
@@ -111,7 +111,7 @@ func (r *Router) apply(cfg config.Config, parts Parts, anew bool) error {
 	if err != nil {
 		return err
 	}
-	s, err := r.newSnapshot(cfg, parts, old, anew)
+	s, err := r.newSnapshot(cfg, parts, old, reread)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func mediaRules(m config.Media) *openai.MediaRules {
 	return &openai.MediaRules{Private: m.AllowPrivate, Hosts: m.Hosts}
 }
 
-// Renewed notes that the records of an engine have changed: it appeared, was started anew, published another rank, or
+// Renewed notes that the records of an engine have changed: it appeared, restarted, published another rank, or
 // is gone. What is known of its earlier starts is void, and its pairs shake hands again. It does not block, and knows
 // names that are not of the configuration as well as others.
 func (r *Router) Renewed(name string) {

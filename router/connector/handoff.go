@@ -95,8 +95,8 @@ func (h *Handoff) WithoutHandoff(body []byte) ([]byte, bool) {
 	}
 	c := h.Endpoint
 	if h.KVParams != nil {
-		if told, ok := ParseEndpoint(h.KVParams); ok {
-			c = told
+		if answered, ok := ParseEndpoint(h.KVParams); ok {
+			c = answered
 		}
 	}
 	secrets := [...]string{h.Transfer, string(h.Ticket), "", "", "", ""}

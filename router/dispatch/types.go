@@ -190,7 +190,7 @@ const (
 	DoDisownDecode  // the request no longer needs the leg; it stays open until decode's blocks are reclaimed
 	DoDrain         // the client is served: keep both legs, whose events still come
 	DoFinishPrefill // let the leg run to its end in the background, within a time limit
-	DoRepeatPrefill // ask prefill again with the whole body under the same id, so that decode's blocks come free
+	DoRepeatPrefill // ask prefill again with the whole body under the same id, so that decode's blocks are freed
 	DoFreePrefill   // no leg takes the blocks that prefill holds: notify it, or send a decode leg of one token that takes them
 	DoCancel        // tell both engines through their control routes
 	DoGiveBack      // decode was asked and has ended: free prefill's blocks once decode cannot be reading them any more

@@ -103,7 +103,7 @@ func (q *request) parse(body []byte) (*openai.Body, *openai.Error) {
 	return openai.ParseBody(q.route.shape, body, q.s.Limits)
 }
 
-// admit checks what the caller asks, and whether he may have it now. set takes headers for the answer, whatever that is.
+// admit checks the request and the limits of its caller. set sets headers of the answer, whatever that is.
 func (q *request) admit(body *clientBody, set func(name, value string)) (e *openai.Error) {
 	if e = q.read(body.bytes); e != nil {
 		return e
@@ -132,7 +132,7 @@ func (q *request) admit(body *clientBody, set func(name, value string)) (e *open
 			expected = ExpectedLookup
 		}
 		lease, allowed := limits.Admit(q.who, expected)
-		allowed.tell(set)
+		allowed.setHeaders(set)
 		if lease == nil && allowed.Over != "" {
 			return ofCaller(errOverLimit(allowed), q.who, q.model())
 		}
@@ -229,7 +229,7 @@ func (q *request) standing(header []byte) int {
 	return min(max(p, -config.MaxPriority), config.MaxPriority)
 }
 
-// turnAway ends the wait of all who stand in queues, and of those who come.
+// turnAway ends the wait of all requests in queues, and of later ones.
 func (r *Edge) turnAway() { r.close() }
 
 // turnsAway reports whether turnAway was called.

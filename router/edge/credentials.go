@@ -13,8 +13,8 @@ func (rt *route) keyed() bool {
 	return rt.path == pathMessages || strings.HasPrefix(rt.path, pathMessages+"/")
 }
 
-// oneOf returns the value of a field with credentials; "" if there is none. A request with several is nobody's: whoever stands
-// in between may have believed another one.
+// oneOf returns the value of a field with credentials; "" if there is none. A request with several has none: a proxy
+// in front of the gateway may have checked another one.
 func oneOf(values [][]byte) (string, error) {
 	switch len(values) {
 	case 0:

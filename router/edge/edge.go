@@ -37,7 +37,7 @@ type Snapshot struct {
 	Fleet     *fleet.Fleet
 	Limits    openai.Limits                // of bodies
 	Sealer    *openai.Sealer               // nil: bodies keep their own cache_salt
-	Clients   Clients                      // nil: everybody may call
+	Clients   Clients                      // nil: every caller is accepted
 	Limiter   Limiter                      // nil: no caller is limited
 	Responses stored.Responses             // nil: stored responses cannot be had
 	Refused   func(status int, why string) // called once per request that was answered before it was admitted; may be nil
@@ -82,7 +82,7 @@ func (r *Edge) AskedReady() bool { return r.askedReady.Load() }
 // BodyBytes is how much memory is held for request bodies.
 func (r *Edge) BodyBytes() int64 { return r.bodies.held.Load() }
 
-// Drain has probes told that no requests are taken, and has answers tell clients to close their connections. Requests are served as before.
+// Drain makes readiness probes fail and answers close their connections. Requests are served as before.
 func (r *Edge) Drain() {
 	if !r.draining.Swap(true) {
 		r.Log.Info("draining", "requests", r.Exchanges.Count())
@@ -100,12 +100,11 @@ func (r *Edge) answerProbe(does doing) int {
 	return http.StatusOK
 }
 
-// newcomer is for how long a connection that has brought nothing is believed to bring something when the router stops.
+// newcomer is how long the stopping router waits for the first byte of a connection.
 const newcomer = time.Second
 
 // Serve answers clients on ln until ctx ends, then lets the requests under way finish for at most the drain time,
-// cuts the rest with an error event, and returns. It closes ln; whatever has connected by then is served. It is to be called
-// once.
+// cuts the rest with an error event, and returns. It closes ln, and serves connections that were accepted before. Call it once.
 func (r *Edge) Serve(ctx context.Context, ln net.Listener) error {
 	clients := newListener(ln)
 	accepting := make(chan error, 1)

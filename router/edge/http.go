@@ -299,8 +299,8 @@ func (q *request) readHead(h *fasthttp.RequestHeader) {
 	}
 }
 
-// forwardAuthorization has the engines of the request's model be given the client's credentials. Several are none: whoever
-// stands in between may have believed another one.
+// forwardAuthorization forwards the client's credentials to the engines. Several are none: a proxy in
+// front of the gateway may have checked another one.
 func (q *request) forwardAuthorization(h *fasthttp.RequestHeader) {
 	if q.Forwarded == nil {
 		q.Forwarded = new(leg.Forwarded)

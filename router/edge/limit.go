@@ -44,13 +44,13 @@ type Quota struct {
 	Reset       time.Duration // until all of it is there again, if nothing is used
 }
 
-// tell sets the headers that clients of the OpenAI API know.
-func (a Allowance) tell(set func(name, value string)) {
-	a.Requests.tell(set, "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests")
-	a.Tokens.tell(set, "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens")
+// setHeaders sets the headers that clients of the OpenAI API know.
+func (a Allowance) setHeaders(set func(name, value string)) {
+	a.Requests.setHeaders(set, "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests")
+	a.Tokens.setHeaders(set, "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens")
 }
 
-func (q Quota) tell(set func(name, value string), limit, left, reset string) {
+func (q Quota) setHeaders(set func(name, value string), limit, left, reset string) {
 	if q.Limit == 0 {
 		return
 	}
@@ -77,7 +77,7 @@ func errOverLimit(a Allowance) *openai.Error {
 	return e
 }
 
-// ofCaller has the log tell who was refused which model.
+// ofCaller adds to an error, for the log, who was refused which model.
 func ofCaller(e *openai.Error, who principal, model string) *openai.Error {
 	e.Subject, e.Tenant, e.Model = who.Subject, who.Tenant, model
 	return e
@@ -86,9 +86,9 @@ func ofCaller(e *openai.Error, who principal, model string) *openai.Error {
 // errRefused answers credentials that were not accepted. The body is the same whatever was wrong with them.
 func errRefused(err error) *openai.Error {
 	status := http.StatusUnauthorized
-	var told interface{ HTTPStatus() int }
-	if errors.As(err, &told) {
-		status = told.HTTPStatus()
+	var refused interface{ HTTPStatus() int }
+	if errors.As(err, &refused) {
+		status = refused.HTTPStatus()
 	}
 	var e *openai.Error
 	switch status {

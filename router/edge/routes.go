@@ -51,7 +51,7 @@ const (
 	listModels               // answered here
 	oneModel                 // the same
 	unsupported              // known, and refused with 501
-	liveness                 // answered here, to everybody: 200
+	liveness                 // answered here, without credentials: 200
 	readiness                // the same: 200 if requests are taken, else 503
 )
 

@@ -50,7 +50,7 @@ type custody uint8
 const (
 	withOwner   custody = iota // it was not asked yet, or the owner has its event
 	withAsker                  // the goroutine that asks it
-	withReclaim                // the job that sees to what decode holds: the leg stays open for it
+	withReclaim                // the job that frees what decode holds: the leg stays open for it
 	withNobody                 // it has ended
 )
 
@@ -65,8 +65,7 @@ func (a *attempt) runs() metadata.Pair {
 	return fleet.StockRuns(a.prefill.Engine, a.decode.Engine)
 }
 
-// prefilled notes how the prefill leg has ended. If decode's blocks stay held, and it is for the leg to see to that, it returns what is
-// left.
+// prefilled notes how the prefill leg has ended. If the leg has to free decode's blocks, which stay held, it returns the job for that.
 func (a *attempt) prefilled(e dispatch.Event) *reclaim.Job {
 	a.prefill.EngineKnows = e.Why != reason.Panic && a.prefill.Acknowledged()
 	a.prefill.Became(e.Kind.Leaves())
@@ -78,8 +77,8 @@ func (a *attempt) prefilled(e dispatch.Event) *reclaim.Job {
 	return m
 }
 
-// finishPrefill has the prefill leg run on for decode's blocks alone: m is seen to if it fails. It reports false if the leg has failed
-// already.
+// finishPrefill lets the prefill leg continue only for decode's blocks: if it fails, job m frees them. It reports false if the leg has
+// failed already.
 func (a *attempt) finishPrefill(m *reclaim.Job) bool {
 	return a.ifPrefillFails.CompareAndSwap(nil, m) || !a.prefillFailed()
 }
@@ -160,7 +159,7 @@ func (a *attempt) closeDecode() {
 	}
 }
 
-// disown leaves the decode leg open for the job that sees to what decode holds. If the leg is over it has ended.
+// disown leaves the decode leg open for the job that frees what decode holds. If the leg is over, it is closed.
 func (a *attempt) disown() {
 	switch {
 	case a.decodeIs == withOwner, a.decode.State().Over():

@@ -97,7 +97,7 @@ func (g *attemptContext) countLeak(a *attempt) {
 }
 
 // repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
-// and decode's blocks come free. The whole body is needed: a shorter prompt would not match.
+// and decode's blocks are freed. The whole body is needed: a shorter prompt would not match.
 func (g *attemptContext) repeatPrefill(a *attempt) {
 	answered := a.answered()
 	switch {

@@ -11,7 +11,7 @@ import (
 // New is a stream of two choices: take gives it an event of one of them, ended is what its client got and how it ended.
 func New() (take func(choice int, event []byte) bool, ended func() (string, report.Outcome)) {
 	f := &Fan{stream: true, open: 3, merge: choices.NewMerger(1, 2), served: make([]servedBy, 2)}
-	f.turn = sync.NewCond(&f.mu)
+	f.changed = sync.NewCond(&f.mu)
 	f.sum.Status = 200
 	for range 2 {
 		f.branches = append(f.branches, &exchange.Exchange{})

@@ -28,7 +28,7 @@ import (
 	"pdrouter/router/report"
 )
 
-// Caller is who has a request served as one per choice.
+// Caller begins a Fan.
 type Caller interface {
 	// FanEnded is called once, when nothing of the request is under way any more.
 	FanEnded(used exchange.UsedTokens)
@@ -50,18 +50,18 @@ type Fan struct {
 	reply     exchange.Reply // what the handler sends; no stream
 	writer
 
-	mu     sync.Mutex
-	turn   *sync.Cond // something below has changed
-	merge  *choices.Merger
-	ready  int           // branches that have begun, or answered
-	bodies [][]byte      // what they answered, if they do not stream
-	served []servedBy    // by whom, as far as it is known
-	over   bool          // there is an outcome
-	why    reason.Reason // of an outcome that is a failure
-	open   int           // branches that have not ended, and the request itself
-	out    []byte        // whole events that the client has not got
-	from   int           // of out, the bytes that were read
-	err    error         // what Read returns once out is empty
+	mu      sync.Mutex
+	changed *sync.Cond // something below has changed
+	merge   *choices.Merger
+	ready   int           // branches that have begun, or answered
+	bodies  [][]byte      // what they answered, if they do not stream
+	served  []servedBy    // by whom, as far as it is known
+	over    bool          // there is an outcome
+	why     reason.Reason // of an outcome that is a failure
+	open    int           // branches that have not ended, and the request itself
+	out     []byte        // whole events that the client has not got
+	from    int           // of out, the bytes that were read
+	err     error         // what Read returns once out is empty
 }
 
 // servedBy names the engines of one branch.
@@ -92,7 +92,7 @@ func Begin(r *exchange.Exchanges, q *exchange.Request, of Caller) *Fan {
 		return nil
 	}
 	f := &Fan{r: r, s: q.Snapshot, caller: of, n: b.N, stream: b.Stream, unbounded: b.Unbounded(), open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
-	f.turn = sync.NewCond(&f.mu)
+	f.changed = sync.NewCond(&f.mu)
 	f.Limit, f.every = q.Snapshot.Config.Timeouts.Write, *q.Snapshot.Config.Timeouts.KeepAlive
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
 	for _, part := range bodies {
@@ -116,14 +116,14 @@ func (f *Fan) WatchClient(conn net.Conn) {
 	f.watch, _ = f.r.Clients.Watch(conn, func() { f.end(report.ClientLeft, reason.ClientLeft, exchange.Reply{}) })
 }
 
-// Run brings the request to its outcome, or to the point where its stream can be relayed.
+// Run serves the request to its outcome, or until its stream can be relayed.
 func (f *Fan) Run() {
 	for k, x := range f.branches {
 		f.r.Tasks.Go("a choice", func() { f.serve(k, x) })
 	}
 	f.mu.Lock()
 	for !f.over && f.ready < len(f.branches) {
-		f.turn.Wait()
+		f.changed.Wait()
 	}
 	over := f.over
 	if !over && f.stream {
@@ -150,7 +150,7 @@ func (f *Fan) whole() {
 	f.end(report.Completed, reason.None, exchange.Reply{Status: 200, ContentType: "application/json", Body: body})
 }
 
-// serve has one branch come to its end. It is the branch's owner.
+// serve serves one branch to its end. It owns the branch.
 func (f *Fan) serve(k int, x *exchange.Exchange) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -184,7 +184,7 @@ func (f *Fan) began(k int, by servedBy, body []byte) {
 	defer f.mu.Unlock()
 	f.served[k], f.bodies[k] = by, body
 	f.ready++
-	f.turn.Broadcast()
+	f.changed.Broadcast()
 }
 
 // pump hands the events of a branch's stream to the merge, until either ends.
@@ -227,7 +227,7 @@ func (f *Fan) pump(k int, x *exchange.Exchange) {
 func (f *Fan) add(k int, x *exchange.Exchange, event []byte) bool {
 	f.mu.Lock()
 	for !f.over && len(f.out)-f.from > room {
-		f.turn.Wait()
+		f.changed.Wait()
 	}
 	if f.over {
 		f.mu.Unlock()
@@ -243,7 +243,7 @@ func (f *Fan) add(k int, x *exchange.Exchange, event []byte) bool {
 	case choices.Invalid:
 		f.failLocked(x, reason.BadUpstream, false)
 	}
-	f.turn.Broadcast()
+	f.changed.Broadcast()
 	f.mu.Unlock()
 	if says == choices.Failed || says == choices.Invalid {
 		f.leave()
@@ -252,9 +252,9 @@ func (f *Fan) add(k int, x *exchange.Exchange, event []byte) bool {
 	return true
 }
 
-// failLocked settles the outcome by what came of a branch that had begun. told says that the client has its error event
-// already. f.mu is held, and x is the caller's.
-func (f *Fan) failLocked(x *exchange.Exchange, why reason.Reason, told bool) {
+// failLocked settles the outcome by what came of a branch that had begun. sent says that the client has its error event already. f.mu is
+// held, and the caller owns x.
+func (f *Fan) failLocked(x *exchange.Exchange, why reason.Reason, sent bool) {
 	if x.Over && x.Why != reason.None && x.Sum.Outcome != report.Completed {
 		why = x.Why
 	}
@@ -268,7 +268,7 @@ func (f *Fan) failLocked(x *exchange.Exchange, why reason.Reason, told bool) {
 	case f.sum.Status == 0: // others have not begun: there is no stream yet
 		f.settleLocked(report.FailedBefore, why, exchange.Reply{Err: e})
 	default:
-		if !told {
+		if !sent {
 			f.out = e.AppendFrame(f.out)
 		}
 		f.settleLocked(report.FailedAfter, why, exchange.Reply{})
@@ -306,7 +306,7 @@ func (f *Fan) settleLocked(o report.Outcome, why reason.Reason, rep exchange.Rep
 	if f.err == nil {
 		f.err = relay.ErrCut
 	}
-	f.turn.Broadcast()
+	f.changed.Broadcast()
 }
 
 // leave ends the branches, as their client has left. Those that have ended ignore it.

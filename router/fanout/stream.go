@@ -19,10 +19,10 @@ type writer struct {
 	relay.ClientWriter
 	once sync.Once // the request itself has ended
 
-	every  time.Duration // of silence, before a comment; 0: none
-	quiet  *time.Timer   // has the reader hear of it; nil until one waits
-	waits  bool          // quiet runs
-	silent bool          // nothing came in its time
+	every   time.Duration // of silence, before a comment; 0: none
+	silence *time.Timer   // wakes the reader; nil before the first wait
+	waits   bool          // silence is running
+	silent  bool          // nothing came in its time
 }
 
 // RelayTo names the client's connection.
@@ -44,7 +44,7 @@ func (f *Fan) Read(p []byte) (int, error) {
 			break
 		}
 		f.arm()
-		f.turn.Wait()
+		f.changed.Wait()
 	}
 	f.disarm()
 	f.ExtendDeadline()
@@ -55,32 +55,32 @@ func (f *Fan) Read(p []byte) (int, error) {
 			f.out = nil
 		}
 	}
-	f.turn.Broadcast()
+	f.changed.Broadcast()
 	return n, nil
 }
 
-// arm has a reader that waits be woken for a keep-alive. f.mu is held.
+// arm wakes a waiting reader for a keep-alive. f.mu is held.
 func (f *Fan) arm() {
 	if f.every <= 0 || f.Conn == nil || f.waits {
 		return
 	}
 	f.waits = true
-	if f.quiet != nil {
-		f.quiet.Reset(f.every)
+	if f.silence != nil {
+		f.silence.Reset(f.every)
 		return
 	}
-	f.quiet = time.AfterFunc(f.every, func() {
+	f.silence = time.AfterFunc(f.every, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.silent, f.waits = f.waits, false
-		f.turn.Broadcast()
+		f.changed.Broadcast()
 	})
 }
 
-// disarm ends that: there is something to be read. f.mu is held.
+// disarm stops that: there is something to read. f.mu is held.
 func (f *Fan) disarm() {
 	if f.waits {
-		f.quiet.Stop()
+		f.silence.Stop()
 	}
 	f.silent, f.waits = false, false
 }

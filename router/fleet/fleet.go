@@ -128,7 +128,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 	if f.prompts == nil {
 		f.prompts = new(promptSearch)
 	}
-	var keyless []error
+	var unread []error
 	for i, mc := range cfg.Models {
 		m := &Model{Name: mc.Name, Connector: connector.Named(mc.Connector), ForwardsAuthorization: mc.ForwardAuthorization, Retries: new(admission.RetryBudget), Queue: new(admission.Queue), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queueLength: *cfg.Limits.Queue}
 		if old := was.Models[m.Name]; old != nil {
@@ -147,14 +147,14 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 			for j, entry := range list.from {
 				secure, err := entry.TLS.Load(f.Secrets)
 				if err != nil {
-					keyless = append(keyless, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
+					unread = append(unread, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
 					continue
 				}
 				var up *upstream.Client // one for all ranks
 				for k, ec := range entry.Ranks() {
 					e, err := newEngine(ec, k, m, list.role, cfg, f.Secrets, parts.Control)
 					if errors.As(err, new(*config.KeyError)) {
-						keyless = append(keyless, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
+						unread = append(unread, fmt.Errorf("router: models[%d].%s[%d]: %w", i, list.key, j, err))
 						break
 					}
 					if err != nil {
@@ -209,8 +209,8 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 		f.Models[m.Name] = m
 		f.ordered = append(f.ordered, m)
 	}
-	if len(keyless) > 0 {
-		return nil, errors.Join(keyless...)
+	if len(unread) > 0 {
+		return nil, errors.Join(unread...)
 	}
 	f.IndexAdapters()
 	f.Prefixes = f.newIndex(cfg.Limits.PrefixIndexEntries, was.Prefixes)

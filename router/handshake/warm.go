@@ -130,7 +130,7 @@ func (h *Handshaker) Handshake(ctx context.Context, pair metadata.Pair) error {
 	case err == nil:
 		h.reclaim.Leaks.HandedOver(c, begun)
 		h.log.Info("engines know each other", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "took", now.Sub(begun))
-	case errors.Is(err, handshake.ErrForgotten), errors.Is(ctx.Err(), context.Canceled): // one of them was started anew, or the router stops
+	case errors.Is(err, handshake.ErrForgotten), errors.Is(ctx.Err(), context.Canceled): // one of them has restarted, or the router stops
 	case errors.Is(err, errHandsNothing): // which was told
 	default:
 		h.log.Warn("handshake; trying again", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "err", err, "pause", pause)

@@ -1,6 +1,5 @@
 // Package kvwatch tells whether the KV of one transfer has come where no engine says so: a prefill engine of push writes, decode answers
-// only when its answer is whole, and both are asked now and then what they have in hand. It decides nothing: who watches is told that the
-// KV has not come. The exchange uses it for a request, the handshake for a probe.
+// only when its answer is complete, so both are polled. It decides nothing: its caller learns that the KV has not come. The exchange uses it for a request, the handshake for a probe.
 package kvwatch
 
 import (
@@ -14,13 +13,13 @@ import (
 	"pdrouter/router/reason"
 )
 
-// Pause is the time between two looks at whether a transfer can still come about, of one that may take so long.
+// Pause is the time between two checks of prefill, for a transfer that may take so long.
 func Pause(transfer time.Duration) time.Duration { return min(250*time.Millisecond, transfer/8) }
 
-// LoadApart is the time between two looks at an engine's load that are to show the same.
+// LoadApart is the time between two samples of an engine's load that must agree.
 const LoadApart = time.Second
 
-// LoadSeldom is the longest between two looks.
+// LoadSeldom is the longest time between two samples.
 const LoadSeldom = 10 * time.Second
 
 // Watch watches a transfer by push after prefill's answer, where decode's answer shows nothing until it is complete: one goroutine polls
@@ -32,30 +31,30 @@ type Watch struct {
 	Endpoint *connector.PrefillEndpoint // of the run of prefill that decode registered with
 	Due      time.Time                  // when the KV should have come
 	Transfer time.Duration              // how long before that prefill has answered
-	Lost     func(reason.Reason)        // is told that it has not come
-	Asking   time.Duration              // that prefill has to answer whether it lives
+	Lost     func(reason.Reason)        // called if it has not come
+	Asking   time.Duration              // how long prefill may take to answer whether it lives
 
 	expired int // leases of prefill that had ended when it had answered; below 0 if it does not say
 	over    monitor.Refusing
-	pause   time.Duration // between looks at prefill
+	pause   time.Duration // between checks of prefill
 }
 
-// Run looks until ctx ends, or the attempt is seen to have failed, or nothing can show that any more.
+// Run polls until ctx ends, the transfer is lost, or no further poll can show that it is.
 func (u *Watch) Run(ctx context.Context) {
 	due := u.Due
 	u.pause = Pause(u.Transfer)
 	apart := min(LoadApart, max(u.Transfer/4, 2*monitor.LoadFresh))
-	last := due.Add(-apart)                                              // when the look before the one at due is made
-	next, again, idle := time.Now().Truncate(apart).Add(apart), apart, 0 // of the looks at decode; two in a row must show it with nothing of this to do
+	last := due.Add(-apart)                                              // when the sample before the one at due is taken
+	next, again, idle := time.Now().Truncate(apart).Add(apart), apart, 0 // of the samples of decode; two in a row must show that it does nothing for this transfer
 	u.expired = u.leasesEnded(ctx, leasesFresh)
-	mute, fed := false, false // decode does not tell what it has in hand; it has had all that it needs from prefill
-	at, passed := 0, false    // looks in a row that have shown all requests there at work; whether last has passed
-	for !mute || !fed {
+	silent, supplied := false, false // decode does not report its load; it has all KV of the transfer
+	at, passed := 0, false           // samples in a row that showed all requests there running; whether last has passed
+	for !silent || !supplied {
 		wait := LoadSeldom
-		if !mute {
+		if !silent {
 			wait = time.Until(next)
 		}
-		if !fed {
+		if !supplied {
 			wait = min(wait, u.pause)
 		}
 		select {
@@ -63,9 +62,9 @@ func (u *Watch) Run(ctx context.Context) {
 			return
 		case <-time.After(wait):
 		}
-		if !fed {
+		if !supplied {
 			if why := u.prefillOver(ctx); why != reason.None {
-				u.lapsed(why)
+				u.reportLost(why)
 				return
 			}
 		}
@@ -74,21 +73,21 @@ func (u *Watch) Run(ctx context.Context) {
 			u.pause = max(u.pause, LoadApart)
 			u.Decode.SetKV(leg.KVOverdue)
 		}
-		if mute || now.Before(next) {
+		if silent || now.Before(next) {
 			continue
 		}
 		l, t := u.Monitor.Load(ctx, u.Decode.Engine)
 		switch {
-		case t == monitor.LoadKnown && (l.Running == 0 || !fed && (onlyOthers(u.Decode.Engine, l) || !now.Before(due) && u.allExpired(ctx, l))):
+		case t == monitor.LoadKnown && (l.Running == 0 || !supplied && (onlyOthers(u.Decode.Engine, l) || !now.Before(due) && u.allExpired(ctx, l))):
 			idle++
 			next = now.Add(apart)
 		default:
-			mute = t == monitor.LoadNotReported && !now.Before(due)
+			silent = t == monitor.LoadNotReported && !now.Before(due)
 			if at++; t != monitor.LoadKnown || !allAtWork(u.Decode.Engine, l) {
 				at = 0
 			}
-			if at >= 2 { // twice, as a look may still count a request that has ended in place of this one
-				fed = true
+			if at >= 2 { // twice, as a sample may count a request that has ended since in place of this one
+				supplied = true
 				u.Decode.SetKV(leg.KVSupplied)
 			}
 			idle, again = 0, min(2*again, LoadSeldom)
@@ -100,27 +99,26 @@ func (u *Watch) Run(ctx context.Context) {
 			}
 		}
 		if idle >= 2 && !now.Before(due) {
-			u.lapsed(reason.TransferTimeout)
+			u.reportLost(reason.TransferTimeout)
 			return
 		}
 	}
 }
 
-// lapsed tells that the transfer has not come, unless decode's leg is over.
-func (u *Watch) lapsed(why reason.Reason) {
+// reportLost reports that the transfer has not come, unless decode's leg is over.
+func (u *Watch) reportLost(why reason.Reason) {
 	if u.Decode.SetKV(leg.KVOverdue) {
 		u.Lost(why)
 	}
 }
 
-// allAtWork reports whether all requests of this gateway there are at work, as the engine says: none waits for its blocks. A look may be
-// older than a request: then fewer are at work than the gateway has there.
+// allAtWork reports whether the engine runs all requests of this gateway: none waits for its blocks. A sample may be older than a request:
+// then fewer run than the gateway has there.
 func allAtWork(e *fleet.Engine, l monitor.Load) bool {
 	return l.Waiting == 0 && l.Running >= int(e.InFlight.Load())
 }
 
-// onlyOthers reports whether what the engine has at work, as it says, can only be requests that are known to have their KV: all others
-// that it was given by this gateway wait.
+// onlyOthers reports whether the engine runs only requests that are known to have their KV: all other requests of this gateway wait.
 func onlyOthers(e *fleet.Engine, l monitor.Load) bool {
 	n := int(e.Streaming.Load() + e.Supplied.Load())
 	return l.Running <= n && l.Waiting >= int(e.InFlight.Load())-n

@@ -31,13 +31,13 @@ type Stock interface {
 // stockLease is how long a record of a stock engine lives without renewal, at least.
 const stockLease = 30 * time.Second
 
-// watchSideChannel looks at an engine's side channel now and then, until ctx ends.
+// watchSideChannel checks an engine's side channel periodically until ctx ends.
 func (m *Monitor) watchSideChannel(ctx context.Context, e *fleet.Engine) {
 	tick := time.NewTicker(m.current().Timeouts.SideChannel)
 	defer tick.Stop()
 	for {
-		looking, cancel := context.WithTimeout(ctx, m.current().Timeouts.SideChannelAnswer())
-		m.CheckSideChannel(looking, e)
+		check, cancel := context.WithTimeout(ctx, m.current().Timeouts.SideChannelAnswer())
+		m.CheckSideChannel(check, e)
 		cancel()
 		select {
 		case <-ctx.Done():
@@ -74,7 +74,7 @@ func (m *Monitor) CheckSideChannel(ctx context.Context, e *fleet.Engine) {
 		return
 	}
 	if !s.Latest.CompareAndSwap(seen, &fleet.ChannelReport{Run: rec.EngineID, Compatibility: rec.Compatibility}) {
-		return // somebody else has asked meanwhile
+		return // another check was faster
 	}
 	if was.Dead() {
 		m.log.Info("side channel answers again", "engine", e.Name)
@@ -96,7 +96,7 @@ func (m *Monitor) CheckSideChannel(ctx context.Context, e *fleet.Engine) {
 	}
 }
 
-// unanswered notes a look that got no answer.
+// unanswered notes a check that got no answer.
 func (m *Monitor) unanswered(e *fleet.Engine, seen *fleet.ChannelReport, was fleet.ChannelReport, err error) {
 	now := was
 	now.Missed++
@@ -167,7 +167,7 @@ func (m *Monitor) Moved(e *fleet.Engine, was, now *connector.PrefillEndpoint) {
 // Restarted notes that another run of a stock engine answers than the one with these coordinates. Where and how large it
 // is, the next handshake learns.
 func (m *Monitor) Restarted(e *fleet.Engine, was *connector.PrefillEndpoint) {
-	if was != nil && !e.Endpoint.CompareAndSwap(was, nil) { // somebody else has noticed
+	if was != nil && !e.Endpoint.CompareAndSwap(was, nil) { // another caller was faster
 		return
 	}
 	e.Generation.Add(1)
@@ -177,7 +177,7 @@ func (m *Monitor) Restarted(e *fleet.Engine, was *connector.PrefillEndpoint) {
 	m.pairs.Schedule()
 }
 
-// forgetRun drops what is known of the ranks of an engine that was started anew.
+// forgetRun drops what is known of the ranks of an engine that has restarted.
 func (m *Monitor) forgetRun(e *fleet.Engine) {
 	e.HandOff.Reset()
 	if forget := m.current().RunOver; forget != nil {

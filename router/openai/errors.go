@@ -164,8 +164,8 @@ func ErrUnauthorized(cause error) *Error {
 // ErrNoKeys answers credentials that cannot be checked at present. An error with a method Reason may name the stale key set.
 func ErrNoKeys(cause error) *Error {
 	why := reason.NoKeys
-	var told interface{ Reason() string }
-	if errors.As(cause, &told) && told.Reason() == reason.JWKSStale.String() {
+	var known interface{ Reason() string }
+	if errors.As(cause, &known) && known.Reason() == reason.JWKSStale.String() {
 		why = reason.JWKSStale
 	}
 	return NewError(why, "Credentials cannot be checked at present.").Because(cause)

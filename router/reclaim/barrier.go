@@ -14,8 +14,8 @@ import (
 	"pdrouter/router/upstream"
 )
 
-// barrier is where the endings at one engine wait until it has surely noticed them, or those between two engines until a whole later
-// request has been handed over.
+// barrier is where jobs wait until one engine has surely noticed the end of their request, or until a whole later request was handed over
+// between two engines.
 type barrier struct {
 	mu      sync.Mutex
 	ends    barrierTimes
@@ -24,7 +24,7 @@ type barrier struct {
 	running bool
 }
 
-// barrierWaiter is one ending that waits.
+// barrierWaiter is one job that waits.
 type barrierWaiter struct {
 	since time.Time
 	asks  bool
@@ -34,17 +34,17 @@ type barrierWaiter struct {
 // barrierKey names a barrier: of one engine, or of the way from a prefill engine to a decode engine.
 type barrierKey struct{ prefill, at *fleet.Engine }
 
-// barrierRequestTime bounds one request of the router's own to a decode engine.
+// barrierRequestTime bounds one request of the gateway's own to an engine.
 const barrierRequestTime = 20 * time.Second
 
-// wait blocks until a request has completed at the engine that was dispatched long enough after since, and reports false if
-// ctx ends first. If nobody else's is known to have, it is the router's own, of one token.
+// wait blocks until the engine has completed a request that was dispatched long enough after since, and reports false if ctx ends first.
+// It sends a request of one token for that.
 func (r *Reclaimer) wait(ctx context.Context, s *Snapshot, e *fleet.Engine, model string, since time.Time) bool {
 	return r.waitAt(ctx, r.Leaks.barrier(barrierKey{at: e}), since, true, func() bool { return r.small(s, e, model) })
 }
 
-// handedOver blocks until a whole request has been handed over between the two engines of m that began long enough after since, and
-// reports false if ctx ends first. Without asks none is sent for it: it waits for those of others, and for handshakes.
+// handedOver blocks until a whole request that began long enough after since was handed over between the two engines of m, and reports
+// false if ctx ends first. Without asks it sends none: it waits for requests of other jobs, and for handshakes.
 func (r *Reclaimer) handedOver(ctx context.Context, m *Job, since time.Time, asks bool) bool {
 	return r.waitAt(ctx, r.Leaks.barrier(barrierKey{m.Prefill, m.Decode}), since, asks, func() bool {
 		ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), barrierRequestTime, leg.ErrLate)
@@ -100,7 +100,7 @@ func (r *Reclaimer) waitAt(ctx context.Context, f *barrier, since time.Time, ask
 	return false
 }
 
-// run sends a request whenever an ending waits for that, until none does.
+// run sends a request whenever a job waits for one, until none does.
 func (r *Reclaimer) run(f *barrier, ask func() bool) {
 	for pause := time.Duration(0); ; {
 		f.mu.Lock()

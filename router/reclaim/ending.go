@@ -7,7 +7,7 @@ type step uint8
 
 const (
 	stepNothing       step = iota
-	stepAskAgain           // ask prefill again under the same id: what it then writes is right, and decode's blocks come free
+	stepAskAgain           // ask prefill again under the same id: what it then writes is right, and decode's blocks are freed
 	stepLook               // find out whether prefill's run is over
 	stepAwait              // wait until decode has surely begun with the request, whose leg is open still, and end the leg
 	stepBarrier            // wait until decode has surely noticed that the request is over

@@ -2,6 +2,8 @@ package reclaim
 
 import (
 	"cmp"
+	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -11,7 +13,7 @@ import (
 	"pdrouter/router/fleet"
 )
 
-// Leaks is what endings have left behind: what stays held, with whom and why, and what became of the rest. It is safe for
+// Leaks counts KV that ended requests have leaked: what is still held, by which engine and why, and what was freed. It is safe for
 // concurrent use; the zero value is empty.
 type Leaks struct {
 	mu       sync.Mutex
@@ -19,7 +21,7 @@ type Leaks struct {
 	freed    map[Freed]uint64
 	barriers map[barrierKey]*barrier
 
-	Requests atomic.Uint64 // how many requests may have left KV behind
+	Requests atomic.Uint64 // requests that have leaked KV
 }
 
 // heldBy is whose blocks are held, why, and until when.
@@ -30,10 +32,10 @@ type heldBy struct {
 	until      int64 // Unix seconds at which the engine's own lease ends; 0: never
 }
 
-// prefillLease is how long stock prefill engines hold what nobody takes: their default.
+// prefillLease is how long stock prefill engines hold KV that no decode engine takes: their default.
 const prefillLease = 30 * time.Second
 
-// Add enters blocks that stay held. leased says that the engine gives them up by itself.
+// Add counts blocks that stay held. leased says that the engine frees them when its lease ends.
 func (l *Leaks) Add(e *fleet.Engine, why Cause, blocks int, leased bool, now time.Time) {
 	key := heldBy{engine: e, generation: e.Generation.Load(), why: why}
 	if leased {
@@ -72,7 +74,7 @@ func (l *Leaks) forgetLocked(e *fleet.Engine) {
 	}
 }
 
-// reclaimed counts what came free.
+// reclaimed counts KV that was freed.
 func (l *Leaks) reclaimed(ending, by string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +84,7 @@ func (l *Leaks) reclaimed(ending, by string) {
 	l.freed[Freed{Ending: ending, By: by}]++
 }
 
-// Blocked returns how many blocks an engine is known to hold for nobody, by why; nil if there are none.
+// Blocked returns how many blocks an engine surely holds for ended requests, by cause; nil if there are none.
 func (l *Leaks) Blocked(e *fleet.Engine, now time.Time) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +101,7 @@ func (l *Leaks) Blocked(e *fleet.Engine, now time.Time) map[string]int {
 	return out
 }
 
-// Possible returns how many blocks an engine may hold for nobody, which nothing has shown yet.
+// Possible returns how many blocks an engine may hold for ended requests, which nothing has shown yet.
 func (l *Leaks) Possible(e *fleet.Engine, now time.Time) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +114,7 @@ func (l *Leaks) Possible(e *fleet.Engine, now time.Time) (n int) {
 	return n
 }
 
-// Blocks returns how many blocks an engine holds for nobody, or may hold.
+// Blocks returns how many blocks an engine holds, or may hold, for ended requests.
 func (l *Leaks) Blocks(e *fleet.Engine, now time.Time) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +131,7 @@ func (l *Leaks) blocksLocked(e *fleet.Engine, now time.Time) (n int) {
 	return n
 }
 
-// AtMost notes that an engine holds no more than so many blocks, whoever has them, unless what it is said to hold has become more than
+// AtMost notes that an engine holds no more than so many blocks, for any request, unless what it is said to hold has become more than
 // said: if there are none nothing is held, and else no more may be held than there are. It returns how many it is said no more to hold.
 func (l *Leaks) AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed int) {
 	l.mu.Lock()
@@ -152,14 +154,14 @@ func (l *Leaks) AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed 
 	return freed
 }
 
-// Freed counts KV that an ending had left behind and that came free: how it ended, and what freed it.
+// Freed counts leaked KV that was freed: how the hand-over ended, and what freed it.
 type Freed struct {
 	Ending string // prefill_lost, prefill_restarted, prefill_waits, not_taken, nothing_handed_off
 	By     string // asked_again, notify_prefill, notify_decode, decode_leg, restart
 	Count  uint64
 }
 
-// Freed returns what came free by now, in order.
+// Freed returns what was freed since the start, in order.
 func (l *Leaks) Freed() []Freed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,4 +201,57 @@ func (l *Leaks) barrier(of barrierKey) *barrier {
 		l.barriers[of] = f
 	}
 	return f
+}
+
+// CountLeak counts KV that an engine keeps for a request that is over, until a lease ends or for good.
+func (r *Reclaimer) CountLeak(ctx context.Context, m *Job, holder *fleet.Engine, why Cause) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	r.addLeak(m, holder, why, blockTokens(ctx, m, holder))
+}
+
+// leakIf counts what prefill holds, or may hold.
+func (r *Reclaimer) leakIf(ctx context.Context, m *Job, why Cause, d Certainty) {
+	switch d {
+	case Certain:
+		r.CountLeak(ctx, m, m.Prefill, why)
+	case Possible:
+		r.CountLeak(ctx, m, m.Prefill, CausePossible)
+	}
+}
+
+// addLeak counts the KV that one request has leaked. block is the tokens of one block.
+func (r *Reclaimer) addLeak(m *Job, holder *fleet.Engine, why Cause, block int) {
+	blocks := (max(m.Tokens, 1) + block - 1) / block
+	leased := holder == m.Prefill
+	r.Leaks.Add(holder, why, blocks, leased, time.Now())
+	event, level := "blocks stay held", slog.LevelWarn
+	if why == CausePossible {
+		event, level = "blocks may stay held", slog.LevelInfo
+	} else if !m.counted {
+		m.counted = true
+		r.Leaks.Requests.Add(1)
+	}
+	r.log.Log(context.Background(), level, event, "engine", holder.Name, "blocks", blocks, "why", why.String(), "leased", leased,
+		"transfer_id", m.Handoff.Transfer, "prefill", m.Prefill.Name, "decode", m.Decode.Name)
+}
+
+// defaultBlock is the tokens of one block of an engine that does not report it: stock vLLM's default.
+const defaultBlock = 16
+
+// blockTokens returns the tokens of one block of the engine.
+func blockTokens(ctx context.Context, m *Job, e *fleet.Engine) int {
+	recs := m.Snapshot.Fleet.Records(e)
+	if len(recs) == 0 {
+		recs = m.Snapshot.Fleet.Records(m.Prefill)
+	}
+	if len(recs) > 0 && recs[0].Layout.BlockTokens > 0 {
+		return recs[0].Layout.BlockTokens * max(1, recs[0].Layout.Physical)
+	}
+	if at, ok := e.SideChannel(nil); ok && m.Snapshot.Stock != nil {
+		if rec, err := m.Snapshot.Stock.First(ctx, at); err == nil && rec.Layout.BlockTokens > 0 {
+			return rec.Layout.BlockTokens * max(1, rec.Layout.Physical)
+		}
+	}
+	return defaultBlock
 }

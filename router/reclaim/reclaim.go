@@ -1,8 +1,8 @@
-// Package reclaim frees KV that an ended request has left with a stock engine: decode may wait for KV that nobody writes, prefill may hold
-// what nobody takes. What is safe to do next is decided by two pure values (decodeHeld, PrefillHeld); Reclaimer does it: it asks an engine
-// again, or tells its ranks by the gateway's own agent, once a later request has shown that the engine has noticed the end. What cannot be
-// freed is counted in Leaks, by cause. The exchange and the handshake hand it a Job when a request is over; it never decides how a request
-// ends.
+// Package reclaim frees KV that ended requests leak at stock engines: decode may wait for KV that prefill will not write, and prefill may
+// hold KV that decode will not take. Two pure values decide which step is safe next (decodeHeld, PrefillHeld), and Reclaimer takes it: it
+// asks an engine again, or notifies the engine's ranks by the gateway's own agent after a later request has shown that the engine has
+// noticed the end. What cannot be freed is counted in Leaks, by cause. The exchange and the handshake pass a Job when a request is over.
+// Package reclaim never decides how a request ends.
 package reclaim
 
 import (
@@ -23,14 +23,14 @@ import (
 
 // Agent is the gateway's own agent among those of stock engines. It must be safe for concurrent use.
 type Agent interface {
-	// Notify sends a message so many times to the agent of each of these ranks, as their own peer would. It may block until
+	// Notify sends a message as often as times says to the agent of each of these ranks, as their own peer would. It may block until
 	// ctx ends. Nil means that the messages are on their way.
 	Notify(ctx context.Context, to []metadata.Record, message string, times int) error
 	// Forget drops what is known of an engine, whose run is over. It must not block.
 	Forget(engine string)
 }
 
-// Snapshot is what the KV that a request has left is seen to with. It is never changed.
+// Snapshot is the configuration that a job is done with. It is never changed.
 type Snapshot struct {
 	Fleet    *fleet.Fleet
 	Limits   config.Limits
@@ -41,8 +41,8 @@ type Snapshot struct {
 	HandOver func(ctx context.Context, c *fleet.Pair) error
 }
 
-// Reclaimer sees to KV that ended requests left with stock engines. It is safe for concurrent use. What it does for a request goes by
-// the snapshot that the request was admitted with.
+// Reclaimer frees KV that ended requests leak at stock engines. It is safe for concurrent use. For each request it uses the snapshot that
+// the request was admitted with.
 type Reclaimer struct {
 	log     *slog.Logger
 	tasks   *background.Tasks
@@ -56,8 +56,7 @@ func New(log *slog.Logger, tasks *background.Tasks, pairs *fleet.Handshakes, m *
 	return &Reclaimer{log: log, tasks: tasks, pairs: pairs, monitor: m, Leaks: l}
 }
 
-// Job is a request that is over and may have left KV behind, with all that is needed to see to that. Nobody else
-// changes it. Whoever sees to it holds the body.
+// Job is a request that is over and may leak KV, with all that is needed to free it. One goroutine owns it, and retains its body.
 type Job struct {
 	Snapshot        *Snapshot // what the request was admitted with
 	Handoff         connector.Handoff
@@ -89,12 +88,12 @@ const (
 	unlikely           // most likely it is not: then nothing is counted
 )
 
-// NewJob returns what a hand-over between these engines may leave behind.
+// NewJob returns the job that frees what a hand-over between these engines may leak.
 func NewJob(s *Snapshot, h *connector.Handoff, conn connector.Connector, model string, p, d *fleet.Engine) *Job {
 	return &Job{Snapshot: s, Handoff: *h, conn: conn, model: model, Prefill: p, Decode: d, run: d.ChannelReport().Run, Closed: time.Now()}
 }
 
-// EndLeg ends a decode leg that is open still, and waits for that. It may be called twice.
+// EndLeg ends a decode leg that is still open, and waits for its end. It may be called twice.
 func (m *Job) EndLeg() {
 	if m.OpenLeg == nil {
 		return
@@ -130,8 +129,7 @@ func ranksOf(ctx context.Context, s *Snapshot, e *fleet.Engine, c *connector.Pre
 	return recs, nil
 }
 
-// Start runs what sees to what a request left, after it. If too much runs on already it reports false, and counts
-// what holder holds for sure, if it is not nil.
+// Start runs a job in the background. If too many run already, it reports false and counts what holder surely holds, unless holder is nil.
 func (r *Reclaimer) Start(m *Job, see func(context.Context), holder *fleet.Engine) bool {
 	if see != nil {
 		m.Body.Retain()

@@ -306,10 +306,10 @@ var usageKey = []byte(`"usage"`)
 // hasUsage reports whether an event may carry usage: a cheap test before its data is parsed.
 func hasUsage(event []byte) bool { return bytes.Contains(event, usageKey) }
 
-// KeepAliveEvent is a comment: clients skip it, and whatever stands in between sees that the stream lives.
+// KeepAliveEvent is a comment: clients skip it, and proxies in between see that the stream lives.
 const KeepAliveEvent = ": keep-alive\n\n"
 
-// KeepAlive tells the client that the stream lives. What is relayed is whole events, so it comes between two.
+// KeepAlive sends the client a sign that the stream lives. What is relayed is whole events, so it comes between two.
 func (s *Stream) KeepAlive() { s.out = append(s.out, KeepAliveEvent...) }
 
 // ErrCut ends a client's connection after an error event, so that no client takes a part for the whole.

@@ -14,13 +14,13 @@ import (
 // the members that only others have after its own. What is said of a prompt is counted once for all its choices, from the
 // first of them that tells its usage. It returns nil if none does.
 func (m *Merger) sum(usages [][]byte) []byte {
-	var all []told
+	var all []counts
 	prompt := -1
 	for k, raw := range usages {
 		if raw == nil {
 			continue
 		}
-		all = append(all, told{raw, k/m.n != prompt})
+		all = append(all, counts{raw, k/m.n != prompt})
 		prompt = k / m.n
 	}
 	if len(all) == 0 {
@@ -29,8 +29,8 @@ func (m *Merger) sum(usages [][]byte) []byte {
 	return sumObjects(all, true)
 }
 
-// told is one choice's usage, or what it has for one member.
-type told struct {
+// counts is one choice's usage, or what it has for one member.
+type counts struct {
 	raw   []byte
 	first bool // of its prompt
 }
@@ -39,11 +39,11 @@ type told struct {
 type summed struct {
 	key    string
 	at     jsonscan.Span // of the value in the first object; empty if that lacks it
-	values []told
+	values []counts
 }
 
 // sumObjects joins objects that were walked over before. top is false for those inside others.
-func sumObjects(all []told, top bool) []byte {
+func sumObjects(all []counts, top bool) []byte {
 	members := membersOf(all, top)
 	counts := make(map[string]int, len(members))
 	base := all[0].raw
@@ -81,7 +81,7 @@ func (m *summed) put(edits []jsonscan.Edit, others, with []byte) ([]jsonscan.Edi
 }
 
 // membersOf returns the members of all, each with the values it has, in the order in which they first come.
-func membersOf(all []told, top bool) []summed {
+func membersOf(all []counts, top bool) []summed {
 	var out []summed
 	for i, o := range all {
 		s := jsonscan.Scanner{Bytes: o.raw, MaxDepth: answer.MaxAnswerDepth}
@@ -102,7 +102,7 @@ func membersOf(all []told, top bool) []summed {
 					out[at].at = jsonscan.Span{From: from, To: s.Pos}
 				}
 			}
-			out[at].values = append(out[at].values, told{o.raw[from:s.Pos], o.first})
+			out[at].values = append(out[at].values, counts{o.raw[from:s.Pos], o.first})
 		}
 	}
 	return out
@@ -110,8 +110,8 @@ func membersOf(all []told, top bool) []summed {
 
 // sumValues joins the values of one member: objects by their members, whole numbers by their sum, which it returns too. Of
 // anything else the first stays.
-func sumValues(values []told) ([]byte, int) {
-	var objects []told
+func sumValues(values []counts) ([]byte, int) {
+	var objects []counts
 	n, counts := 0, false
 	for _, v := range values {
 		if v.raw[0] == '{' {
