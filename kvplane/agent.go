@@ -31,13 +31,12 @@ type Config struct {
 	Memory    []Memory
 	Transport Transport // owned by the agent from Open on, closed with it
 	Directory Directory
-	// Report is called on the agent's goroutine. It must neither block nor call the agent's Close. Nil: reports, and
-	// events unless Events takes them, wait for Collect.
+	// Report is called on the agent's goroutine. It must neither block nor call the agent's Close. Nil: reports wait for
+	// Collect.
 	Report func(Report)
 	// Notify is called on the agent's goroutine when there is something for Collect again. It must neither block nor
 	// call the agent's Close; nil tells nobody.
 	Notify func()
-	Events *Events // receives each step of every transfer; nil publishes nothing
 	Times  Times
 	Allow  Allow
 	// SerialStarts says that a peer's newer generation proves that the older one's process is gone, as under a

@@ -75,7 +75,7 @@ type Outcome struct {
 	Freed      []Ended // P: every rank has sent: the blocks may be freed
 	Handshakes int     // how many the ranks have pending, summed
 	Pending    []TransferID
-	Events     []TransferEvent
+	Events     []TransferEvent // what the gateway is told of the reports
 }
 
 // Ended is how a transfer came out, over all ranks.
@@ -229,7 +229,7 @@ func (a *Aggregator) hear(now time.Duration, r *RankReport, out *Outcome) {
 		return
 	}
 	h := &a.heard[i]
-	news := len(r.Reports)+len(r.Events) > 0
+	news := len(r.Reports) > 0
 	if r.Seq < h.seq || r.Seq == h.seq && news {
 		a.ignored.Doubled++
 		return
@@ -241,12 +241,28 @@ func (a *Aggregator) hear(now time.Duration, r *RankReport, out *Outcome) {
 	a.missed += r.Seq - first
 	h.seq, h.handshakes, h.pending = r.Seq, r.Handshakes, append(h.pending[:0], r.Pending...)
 	for j := range r.Reports {
-		a.report(now, r.Rank, &r.Reports[j], out)
+		x := &r.Reports[j]
+		a.report(now, r.Rank, x, out)
+		if kind := x.event(); kind != "" && x.Rank == r.Rank {
+			out.Events = append(out.Events, TransferEvent{
+				Transfer: x.ID.String(), Engine: r.Engine.Engine, Generation: r.Engine.Generation, Rank: r.Rank, Event: kind,
+				K: x.K, N: x.N, Blocks: x.Blocks, Bytes: x.Bytes, Reason: x.Reason.String(),
+			})
+		}
 	}
-	out.Events = append(out.Events, r.Events...)
-	if r.Lost > 0 {
-		out.Events = append(out.Events, TransferEvent{Event: gapEvent, Engine: r.Engine.Engine, Generation: r.Engine.Generation})
+}
+
+// event is what the gateway is told of a report, "" for nothing: when blocks may be used again concerns their engine alone.
+func (r *Report) event() string {
+	switch r.Kind {
+	case Ready:
+		return readyEvent
+	case Negative:
+		return failedEvent
+	case Sent:
+		return sentEvent
 	}
+	return ""
 }
 
 // report takes one report of a rank.

@@ -220,9 +220,12 @@ func TestAggregatorGathers(t *testing.T) {
 	step := func(reports ...RankReport) { a.Step(2, reports, &out) }
 	one, two := metadata.Rank{TP: 0}, metadata.Rank{TP: 1}
 	r := says(one, 1, Report{ID: TransferID{1}, Kind: Ready, Tokens: 90}, Report{ID: TransferID{2}, Kind: Sent, Bytes: 5})
-	r.Events, r.Lost, r.Handshakes, r.Pending = []TransferEvent{{Event: "written"}}, 3, 2, []TransferID{{9}, {8}}
+	r.Handshakes, r.Pending = 2, []TransferID{{9}, {8}}
 	step(r)
-	if diff := cmp.Diff(out.Events, []TransferEvent{{Event: "written"}, {Event: gapEvent, Engine: "e", Generation: 2}}); diff != "" {
+	if diff := cmp.Diff(out.Events, []TransferEvent{
+		{Transfer: TransferID{1}.String(), Engine: "e", Generation: 2, Rank: one, Event: readyEvent},
+		{Transfer: TransferID{2}.String(), Engine: "e", Generation: 2, Rank: one, Event: sentEvent, Bytes: 5},
+	}); diff != "" {
 		t.Errorf("events (-got +want):\n%s", diff)
 	}
 	q := RankReport{Engine: testEngine, Rank: two, Handshakes: 1, Pending: []TransferID{{8}, {7}}}

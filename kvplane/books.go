@@ -85,7 +85,6 @@ func (w *writer) offer(o *Offer) {
 	if g.state != givenHeld { // it had been given up before, and has ended
 		return
 	}
-	w.publish(TransferEvent{Transfer: o.ID.String(), Event: "offered", Peer: o.Peer.ID(), Blocks: blocks(o.Groups)})
 	w.watch(w.cfg.Times.Lost)
 	e, err := w.want(o.Peer)
 	switch {
@@ -110,7 +109,7 @@ func (w *writer) abandon(id TransferID, why string) {
 	}
 }
 
-// report tells the engine and the subscribers.
+// report tells the engine.
 func (w *writer) report(x *effect) {
 	w.account(x)
 	r := Report{ID: x.id, Rank: w.self.Rank, Kind: x.report, Reason: x.reason, Detail: x.detail, Tokens: x.tokens, K: x.k, N: x.n}
@@ -130,30 +129,11 @@ func (w *writer) report(x *effect) {
 		r.Bytes = w.sent[x.id]
 		delete(w.sent, x.id)
 	}
-	ev := TransferEvent{
-		Transfer: x.id.String(), Event: x.report.String(), K: x.k, N: x.n, Blocks: r.Blocks, Bytes: r.Bytes, Reason: x.reason.String(),
-	}
-	if x.report == Sent && x.reason == LeaseOver {
-		expired := ev
-		expired.Event = "expired"
-		w.publish(expired)
-	}
-	w.publish(ev)
 	w.told = true
 	if w.cfg.Report != nil {
 		w.cfg.Report(r)
 	} else {
 		w.keepReport(r)
-	}
-}
-
-func (w *writer) publish(e TransferEvent) {
-	e.Engine, e.Generation, e.Rank = w.self.Engine, w.self.Generation, w.self.Rank
-	switch {
-	case w.cfg.Events != nil:
-		w.cfg.Events.Publish(e)
-	case w.cfg.Report == nil:
-		w.keepEvent(e)
 	}
 }
 

@@ -68,10 +68,6 @@ func (c *consumer) final(l *origin, st status) {
 		if st.tokens > 0 && (r.tokens == 0 || st.tokens < r.tokens) {
 			r.tokens = st.tokens
 		}
-		if l.writes {
-			k, n := r.counted()
-			c.emit(effect{do: doCount, peer: l.session.peer, id: r.id, k: k, n: n})
-		}
 		c.check(r)
 	}
 	if !l.drained && r.state == receiptStop {

@@ -38,13 +38,13 @@ func TestWatch(t *testing.T) {
 			if e.Event == want {
 				return
 			}
-			if e.Event != "counted" && e.Event != gapEvent { // published before the break
+			if e.Event != readyEvent && e.Event != gapEvent { // published before the break
 				t.Fatalf("event is %+v; want %s", e, want)
 			}
 		}
 	}
 	next("open")
-	want := TransferEvent{Transfer: NewTransferID().String(), Engine: "d", Generation: 7, Event: "counted", K: 1, N: 2}
+	want := TransferEvent{Transfer: NewTransferID().String(), Engine: "d", Generation: 7, Event: readyEvent, K: 2, N: 2}
 	// Published until one is seen: the subscription is made soon after the stream is open.
 	see := func() TransferEvent {
 		for {
@@ -151,7 +151,7 @@ func TestSlowSubscriberMissesEvents(t *testing.T) {
 	events := NewEvents()
 	feed, end := events.Subscribe(3)
 	for i := range 10 {
-		events.Publish(TransferEvent{Event: "counted", K: i + 1})
+		events.Publish(TransferEvent{Event: "ready", K: i + 1})
 	}
 	for range 3 {
 		<-feed

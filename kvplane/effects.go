@@ -30,7 +30,6 @@ func (w *writer) do(x *effect) {
 			kind: msgRegister, seq: x.seq, id: x.id, need: x.expect.Need, groups: x.expect.Groups,
 			ticket: x.expect.Ticket, hash: x.expect.Hash, wait: x.wait,
 		}
-		w.publish(TransferEvent{Transfer: x.id.String(), Event: "registered", Peer: p.record.Agent, Blocks: blocks(x.expect.Groups)})
 		if p.admitted == 0 || w.now()-p.admitted >= w.cfg.Times.Resend/2 {
 			w.send(p, m)
 		} // else its connection was cut just now, and a write before it has seen that would fail; this is sent again soon
@@ -69,8 +68,6 @@ func (w *writer) do(x *effect) {
 		w.again(p)
 	case doPost:
 		w.write(p, x)
-	case doCount:
-		w.publish(TransferEvent{Transfer: x.id.String(), Event: "counted", Peer: p.record.Agent, K: x.k, N: x.n})
 	}
 }
 

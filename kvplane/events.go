@@ -6,30 +6,32 @@ import (
 	"pdrouter/metadata"
 )
 
-// TransferEvent is one step of a transfer on one rank, as the control routes publish it.
+// TransferEvent says how a transfer came out on one rank, as the control routes publish it.
 type TransferEvent struct {
 	Transfer   string        `json:"transfer_id"`
 	Engine     string        `json:"engine"`
 	Generation uint64        `json:"generation"`
 	Rank       metadata.Rank `json:"rank"`
-	// Event is registered, offered, written, counted, ready, negative, safe, sent, expired, or gap: the subscriber
-	// was too slow and missed some. Watch adds open and closed, of the stream itself, which name no transfer.
+	// Event is ready, sent or failed, or gap: the subscriber was too slow and missed some. Watch adds open and closed,
+	// of the stream itself, which name no transfer.
 	Event  string `json:"event"`
-	Peer   string `json:"peer,omitempty"` // the other side's agent or engine
-	K      int    `json:"k,omitempty"`    // counted so far
-	N      int    `json:"n,omitempty"`    // of
-	Blocks int    `json:"blocks,omitempty"`
-	Bytes  uint64 `json:"bytes,omitempty"`
-	Reason string `json:"reason,omitempty"`
+	K      int    `json:"k,omitempty"`      // ready, failed: producers that have written
+	N      int    `json:"n,omitempty"`      // of
+	Blocks int    `json:"blocks,omitempty"` // ready: of this rank
+	Bytes  uint64 `json:"bytes,omitempty"`  // sent: written by this rank
+	Reason string `json:"reason,omitempty"` // failed; sent if a consumer went without
 }
 
 const (
+	readyEvent  = "ready"  // decode: this rank has all its blocks
+	sentEvent   = "sent"   // prefill: this rank writes nothing more
+	failedEvent = "failed" // decode: this rank does not get its blocks
 	gapEvent    = "gap"    // what a subscriber gets in place of the events it was too slow for
 	openEvent   = "open"   // a stream begins; after the first one, events may have been missed
 	closedEvent = "closed" // a stream has broken, or could not be opened; why is its reason
 )
 
-// Events hands the steps of all transfers of one engine to whoever subscribes. Safe for concurrent use.
+// Events hands the events of all transfers of one engine to whoever subscribes. Safe for concurrent use.
 type Events struct {
 	mu   sync.Mutex
 	subs map[*subscription]struct{}

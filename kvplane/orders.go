@@ -30,17 +30,15 @@ func (o *Orders) Empty() bool {
 	return len(o.Queue)+len(o.Expect)+len(o.Offer)+len(o.Abandon) == 0
 }
 
-// RankReport is what one rank has to say in one step. It is plain data with a msgpack form. Reports and Events are
-// those since the rank's last one; Handshakes and Pending are how things stand.
+// RankReport is what one rank has to say in one step. It is plain data with a msgpack form. Reports are those
+// since the rank's last one; Handshakes and Pending are how things stand.
 type RankReport struct {
 	Engine  metadata.Incarnation
 	Rank    metadata.Rank
-	Seq     uint64 // numbers those that have Reports or Events, from 1; one without repeats the last number
+	Seq     uint64 // numbers those that have Reports, from 1; one without repeats the last number
 	Reports []Report
 	// Handshakes is how many peer engines' records are being looked up, Pending which transfers wait for them, at most
 	// maxAwaiting of them.
 	Handshakes int
 	Pending    []TransferID
-	Events     []TransferEvent
-	Lost       uint64 // events since the last RankReport that found no room
 }

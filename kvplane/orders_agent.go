@@ -5,12 +5,9 @@ import (
 	"sync"
 )
 
-// Bounds on what waits for Collect. Reports are never dropped: there are at most two for each Expectation, one for each
-// Offer, and the engine orders no more while it has no blocks.
-const (
-	maxKept     = 1 << 12 // events
-	maxAwaiting = 1 << 12 // transfers that wait for a handshake
-)
+// maxAwaiting bounds the transfers that wait for a handshake in what waits for Collect. Reports are never dropped: there
+// are at most two for each Expectation, one for each Offer, and the engine orders no more while it has no blocks.
+const maxAwaiting = 1 << 12
 
 // collected is what an agent keeps for Collect.
 type collected struct {
@@ -45,15 +42,15 @@ func (w *writer) order(o *Orders) {
 	}
 }
 
-// Collect returns what the rank has to say since the last Collect: reports and events if Config.Report is nil, and
-// the handshakes that are pending. It does not block. Config.Notify tells when there is something.
+// Collect returns what the rank has to say since the last Collect: reports if Config.Report is nil, and the
+// handshakes that are pending. It does not block. Config.Notify tells when there is something.
 func (a *Agent) Collect() RankReport {
 	c := &a.writer.collected
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := c.next
 	out.Engine, out.Rank = a.Record().Incarnation, a.Record().Rank
-	if len(out.Reports)+len(out.Events) > 0 {
+	if len(out.Reports) > 0 {
 		out.Seq++
 	}
 	out.Pending = append([]TransferID(nil), c.next.Pending...)
@@ -77,16 +74,6 @@ func (w *writer) keep(add func(*RankReport)) {
 
 func (w *writer) keepReport(r Report) {
 	w.keep(func(next *RankReport) { next.Reports = append(next.Reports, r) })
-}
-
-func (w *writer) keepEvent(e TransferEvent) {
-	w.keep(func(next *RankReport) {
-		if len(next.Events) >= maxKept {
-			next.Lost++
-			return
-		}
-		next.Events = append(next.Events, e)
-	})
 }
 
 // keepPending notes which transfers wait for a handshake, and tells the engine if that is news.

@@ -64,27 +64,20 @@ func TestCollect(t *testing.T) {
 	one, two := TransferID{1}, TransferID{2}
 	a.Do(Orders{Expect: []Expectation{{ID: one, Peer: peer, Need: [2]int{0, 1}}}, Offer: []Offer{{ID: two, Peer: peer}}})
 	r := wait()
-	for r.Handshakes == 0 { // the offer's event came first
-		r = wait()
-	}
 	if r.Handshakes != 1 || !slices.Equal(r.Pending, []TransferID{one, two}) || len(r.Reports) != 0 {
 		t.Errorf("while the peer is looked up: %+v", r)
 	}
-	if again := a.Collect(); again.Handshakes != 1 || len(again.Pending) != 2 || again.Seq != r.Seq || len(again.Events) != 0 {
+	if again := a.Collect(); again.Handshakes != 1 || len(again.Pending) != 2 || again.Seq != r.Seq {
 		t.Errorf("how things stand is not drained: %+v", again)
 	}
 	a.Do(Orders{Abandon: []Abandonment{{ID: one, Why: "left"}}})
 	close(directory)
 	var reports []Report
-	var events []string
 	seq := r.Seq
 	for r.Handshakes > 0 || len(reports) < 3 {
 		r = wait()
 		reports = append(reports, r.Reports...)
-		for _, e := range r.Events {
-			events = append(events, e.Event)
-		}
-		if news := len(r.Reports)+len(r.Events) > 0; news && r.Seq != seq+1 || !news && r.Seq != seq {
+		if news := len(r.Reports) > 0; news && r.Seq != seq+1 || !news && r.Seq != seq {
 			t.Errorf("number %d after %d: %+v", r.Seq, seq, r)
 		}
 		seq = r.Seq
@@ -93,27 +86,11 @@ func TestCollect(t *testing.T) {
 	for _, x := range reports {
 		kinds = append(kinds, x.Kind.String())
 	}
-	if want := []string{"negative", "safe", "sent"}; !slices.Equal(kinds, want) || !slices.Equal(events, want) || len(r.Pending) != 0 {
-		t.Errorf("reports %v, events %v, pending %v; want %v twice and none", kinds, events, r.Pending, want)
+	if want := []string{"negative", "safe", "sent"}; !slices.Equal(kinds, want) || len(r.Pending) != 0 {
+		t.Errorf("reports %v, pending %v; want %v and none", kinds, r.Pending, want)
 	}
 	if len(notified) > 0 {
 		t.Error("notified, and nothing to collect")
-	}
-}
-
-func TestEventsThatNobodyCollectsAreBounded(t *testing.T) {
-	w := &writer{}
-	notified := 0
-	w.cfg.Notify = func() { notified++ }
-	a := &Agent{writer: w}
-	for range maxKept + 7 {
-		w.publish(TransferEvent{Event: "counted"})
-	}
-	if r := a.Collect(); len(r.Events) != maxKept || r.Lost != 7 || notified != 1 {
-		t.Errorf("%d events kept, %d lost, %d times notified; want %d, 7, 1", len(r.Events), r.Lost, notified, maxKept)
-	}
-	if r := a.Collect(); len(r.Events) != 0 || r.Lost != 0 || r.Seq != 1 {
-		t.Errorf("collected again: %+v", r)
 	}
 }
 

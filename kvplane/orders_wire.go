@@ -8,7 +8,7 @@ import (
 
 // The msgpack form of Orders and RankReport is arrays, in the order of the fields here, the first element the version.
 // Ids are binary, times nanoseconds, everything else numbers and text. Equal values give equal bytes.
-const ordersVersion = 2
+const ordersVersion = 3
 
 // Bounds on what a decoded form may hold.
 const (
@@ -95,7 +95,7 @@ func ParseOrders(b []byte) (Orders, error) {
 // Marshal returns the msgpack form.
 func (r RankReport) Marshal() []byte {
 	p := newPacker()
-	p.list(10)
+	p.list(8)
 	p.uint(ordersVersion)
 	p.incarnation(r.Engine)
 	p.rank(r.Rank)
@@ -123,28 +123,13 @@ func (r RankReport) Marshal() []byte {
 	})
 	p.int(int64(r.Handshakes))
 	pack(p, r.Pending, func(id *TransferID) { p.id(*id) })
-	pack(p, r.Events, func(x *TransferEvent) {
-		p.list(11)
-		p.text(x.Transfer)
-		p.text(x.Engine)
-		p.uint(x.Generation)
-		p.rank(x.Rank)
-		p.text(x.Event)
-		p.text(x.Peer)
-		p.int(int64(x.K))
-		p.int(int64(x.N))
-		p.int(int64(x.Blocks))
-		p.uint(x.Bytes)
-		p.text(x.Reason)
-	})
-	p.uint(r.Lost)
 	return p.buf.Bytes()
 }
 
 // ParseRankReport is the inverse of Marshal for bytes from anywhere. What does not fit is an error.
 func ParseRankReport(b []byte) (RankReport, error) {
 	u := newUnpacker(b)
-	u.head("rank report", 10)
+	u.head("rank report", 8)
 	r := RankReport{Engine: u.incarnation(), Rank: u.rank(), Seq: u.uint(math.MaxUint64)}
 	r.Reports = unpack(u, maxOrders, func(x *Report) {
 		u.exactly(13)
@@ -161,14 +146,6 @@ func ParseRankReport(b []byte) (RankReport, error) {
 	})
 	r.Handshakes = u.int(0, maxCount)
 	r.Pending = unpack(u, maxAwaiting, func(id *TransferID) { *id = u.id() })
-	r.Events = unpack(u, maxOrders, func(x *TransferEvent) {
-		u.exactly(11)
-		x.Transfer, x.Engine, x.Generation, x.Rank = u.text(), u.text(), u.uint(math.MaxUint64), u.rank()
-		x.Event, x.Peer = u.text(), u.text()
-		x.K, x.N, x.Blocks = u.int(0, maxCount), u.int(0, maxCount), u.int(0, maxCount)
-		x.Bytes, x.Reason = u.uint(math.MaxUint64), u.text()
-	})
-	r.Lost = u.uint(math.MaxUint64)
 	if err := u.end(); err != nil {
 		return RankReport{}, fmt.Errorf("kvplane: rank report: %w", err)
 	}

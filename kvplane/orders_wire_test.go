@@ -85,15 +85,15 @@ func TestFormsAreStable(t *testing.T) {
 		"orders": {Orders{
 			Expect:  []Expectation{{ID: TransferID{1}, Peer: peer, Need: [2]int{16, 300}, Groups: []BlockList{{First: 16, Blocks: []int32{5, 900}}}, Wait: 30e9}},
 			Abandon: []Abandonment{{ID: TransferID{2}, Why: "left"}},
-		}.Marshal(), "95" + "02" + "90" +
+		}.Marshal(), "95" + "03" + "90" +
 			"91" + "99" + "c41001000000000000000000000000000000" + "a170" + "07" + "10" + "cd012c" + "91" + "92" + "10" + "92" + "05" + "cd0384" +
 			"c41000000000000000000000000000000000" + "c41000000000000000000000000000000000" + "cf00000006fc23ac00" +
 			"90" + "91" + "92" + "c41002000000000000000000000000000000" + "a46c656674"},
 		"report": {RankReport{Engine: peer, Rank: metadata.Rank{PP: 1, TP: 2}, Seq: 3, Handshakes: 1, Pending: []TransferID{{4}},
 			Reports: []Report{{ID: TransferID{1}, Rank: metadata.Rank{PP: 1, TP: 2}, Kind: Negative, Order: ExpectOrder, Reason: LeaseOver, Blocks: 2, K: 1, N: 2}},
-		}.Marshal(), "9a" + "02" + "a170" + "07" + "93000102" + "03" +
+		}.Marshal(), "98" + "03" + "a170" + "07" + "93000102" + "03" +
 			"91" + "9d" + "c41001000000000000000000000000000000" + "93000102" + "02" + "02" + "05" + "a0" + "90" + "00" + "02" + "00" + "01" + "02" + "90" +
-			"01" + "91" + "c41004000000000000000000000000000000" + "90" + "00"},
+			"01" + "91" + "c41004000000000000000000000000000000"},
 	} {
 		if got := hex.EncodeToString(c.got); got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", name, got, c.want)
@@ -104,7 +104,7 @@ func TestFormsAreStable(t *testing.T) {
 func TestFormsAreBounded(t *testing.T) {
 	orders, report := filled[Orders]().Marshal(), filled[RankReport]().Marshal()
 	queued := func(id int, generation ...byte) []byte {
-		b := append([]byte{0x95, 2, 0x91, 0x93, 0xc4, byte(id)}, bytes.Repeat([]byte{1}, id)...)
+		b := append([]byte{0x95, 3, 0x91, 0x93, 0xc4, byte(id)}, bytes.Repeat([]byte{1}, id)...)
 		return append(append(append(b, 0xa1, 'p'), generation...), 0x90, 0x90, 0x90)
 	}
 	if _, err := ParseOrders(queued(16, 7)); err != nil {
@@ -112,9 +112,9 @@ func TestFormsAreBounded(t *testing.T) {
 	}
 	for name, b := range map[string][]byte{
 		"empty": nil, "trailing byte": append(bytes.Clone(orders), 0), "nil": {0xc0}, "a map": {0x85, 1, 1},
-		"another version":              append([]byte{0x95, 1}, orders[2:]...),
-		"a long list that is not here": {0x95, 2, 0xdd, 0xff, 0xff, 0xff, 0xff},
-		"a list that does not fit":     {0x95, 2, 0xdc, 0x10, 0x00, 1, 2, 3},
+		"another version":              append([]byte{0x95, 2}, orders[2:]...),
+		"a long list that is not here": {0x95, 3, 0xdd, 0xff, 0xff, 0xff, 0xff},
+		"a list that does not fit":     {0x95, 3, 0xdc, 0x10, 0x00, 1, 2, 3},
 		"an id of 15 bytes":            queued(15, 7),
 		"an id of 17 bytes":            queued(17, 7),
 		"a negative generation":        queued(16, 0xff),

@@ -273,13 +273,9 @@ func (p *producer) end(r *registration, s status, tell bool) {
 		}
 	}
 	g := r.given
-	if g.state == givenHeld && g.known && g.owes(r.from.peer) {
-		if s.state != statusDone {
-			p.lose(g, s.reason, s.detail)
-			return
-		}
-		k := g.counted()
-		p.emit(effect{do: doCount, peer: r.from.peer, id: g.id, k: k, n: len(g.owed)})
+	if s.state != statusDone && g.state == givenHeld && g.known && g.owes(r.from.peer) {
+		p.lose(g, s.reason, s.detail)
+		return
 	}
 	p.settle(g)
 }

@@ -181,7 +181,7 @@ func (c *simScheduler) collect(n *simNode) {
 	r := n.collect()
 	if s.strike(faultMiss) {
 		s.note("a report of %s is lost", n.record.Agent)
-		if len(r.Reports)+len(r.Events) > 0 {
+		if len(r.Reports) > 0 {
 			c.lossy = true
 			n.lost++
 		}

@@ -108,7 +108,6 @@ const (
 	doSeek                       // find out again whom a queued transfer hears from
 	doPost                       // plan and post the write of a registration
 	doReport                     // tell the engine
-	doCount                      // k of n completions are in
 	doDrain                      // take in all that a dead writer may have sent, twice, then say drained
 	doFence                      // let nothing of a peer land any more, if the transport can, then say fenced
 	doAdmit                      // let a fenced peer write again
@@ -119,7 +118,7 @@ const (
 )
 
 var actionNames = [...]string{
-	"none", "send-status", "send-register", "send-cancel", "send-floor", "pair", "seek", "post", "report", "count", "drain", "fence", "admit",
+	"none", "send-status", "send-register", "send-cancel", "send-floor", "pair", "seek", "post", "report", "drain", "fence", "admit",
 	"send-beat", "send-beat-ack", "send-bye", "drop",
 }
 

@@ -209,7 +209,6 @@ func TestFault55LeaseExpiresWhileQueued(t *testing.T) {
 			register peer=1 seq=1 tid=1 floor=1
 			> post peer=1 seq=1 tid=1
 			written peer=1 seq=1 tid=1
-			> count peer=1 tid=1 1/1
 			> report sent tid=1 1/1`)
 		play(t, "producer", `
 			offer tid=1 at=1s
@@ -230,7 +229,6 @@ func TestFault56CompletionsThatDoNotCount(t *testing.T) {
 		> send-register peer=3 seq=1 tid=1
 		status peer=1 seq=1 state=done
 		> send-floor peer=1 seq=1
-		> count peer=1 tid=1 1/3
 		# Twice, and then in contradiction to itself: the first final word stands.
 		status peer=1 seq=1 state=done
 		> drop floor peer=1 seq=1
@@ -246,12 +244,10 @@ func TestFault56CompletionsThatDoNotCount(t *testing.T) {
 		# An agent cannot speak for another one: its own number is all that it has.
 		status peer=2 seq=1 state=done
 		> send-floor peer=2 seq=1
-		> count peer=2 tid=1 2/3
 		status peer=2 seq=2 state=done
 		> drop stranger peer=2 seq=2
 		status peer=3 seq=1 state=done
 		> send-floor peer=3 seq=1
-		> count peer=3 tid=1 3/3
 		> report ready tid=1 3/3
 		# Late.
 		status peer=3 seq=1 state=done
@@ -267,7 +263,6 @@ func TestFault56CompletionsThatDoNotCount(t *testing.T) {
 		consumers tid=1 owed=1,2
 		> post peer=1 seq=1 tid=1
 		written peer=1 seq=1 tid=1
-		> count peer=1 tid=1 1/2
 		written peer=1 seq=1 tid=1
 		> drop unknown peer=1 seq=1 tid=1
 		written peer=2 seq=1 tid=1
@@ -283,7 +278,6 @@ func TestFault57OneRankNeverCompletes(t *testing.T) {
 		> send-register peer=2 seq=1 tid=1
 		status peer=1 seq=1 state=done
 		> send-floor peer=1 seq=1
-		> count peer=1 tid=1 1/2
 		`
 	play(t, "consumer", whole+`
 		status peer=2 seq=1 state=writing at=1s

@@ -61,17 +61,14 @@ func TestStatusAtEachChange(t *testing.T) {
 			beat peer=1 floor=1 lines=1:1
 			> send-beat-ack peer=1 1:1 writing
 			written peer=1 seq=1 tid=1
-			> count peer=1 tid=1 1/1
 			> report sent tid=1 1/1`,
 		"a short write": post + `
 			written peer=1 seq=1 tid=1
-			> count peer=1 tid=1 1/1
 			> report sent tid=1 1/1
 			tick at=20ms`,
 		"nothing to write": post + `
 			nothing peer=1 seq=1 tid=1
 			> send-status peer=1 seq=1 tid=1 done
-			> count peer=1 tid=1 1/1
 			> report sent tid=1 1/1`,
 		"a long write that D has settled": post + `
 			floor peer=1 floor=2

@@ -104,7 +104,6 @@ func TestWriteIsNotDenied(t *testing.T) {
 			tick at=100s` + late,
 		"it was done, and D does not know": write + `
 			written peer=1 seq=1 tid=1
-			> count peer=1 tid=1 1/1
 			> report sent tid=1 1/1
 			tick at=100s` + late,
 		"it failed, and the agent ends": broken + `

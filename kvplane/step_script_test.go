@@ -177,7 +177,7 @@ func effectText(x effect) string {
 	add(x.status.state > 0, "%s", x.status.state)
 	add(x.status.reason > 0, "(%s)", x.status.reason)
 	add(x.reason > 0, "because=%s", x.reason)
-	add(x.do == doReport || x.do == doCount, "%d/%d", x.k, x.n)
+	add(x.do == doReport, "%d/%d", x.k, x.n)
 	for _, l := range x.beats {
 		b = append(b, fmt.Sprintf("%d:%d", l.seq, l.id[0]))
 		add(x.do == doBeatAck, "%s", l.status.state)

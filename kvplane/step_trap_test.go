@@ -21,7 +21,6 @@ func TestTrapCompleteAtTheFirstOfSeveralNotifications(t *testing.T) {
 		> send-register peer=4 seq=1 tid=1
 		status peer=1 seq=1 state=done
 		> send-floor peer=1 seq=1
-		> count peer=1 tid=1 1/3
 		status peer=1 seq=1 state=done
 		> drop floor peer=1 seq=1
 		> send-floor peer=1 seq=1
@@ -30,11 +29,9 @@ func TestTrapCompleteAtTheFirstOfSeveralNotifications(t *testing.T) {
 		> send-floor peer=4 seq=1
 		status peer=2 seq=1 state=done
 		> send-floor peer=2 seq=1
-		> count peer=2 tid=1 2/3
 		= tid 1 collect [1 final] [2 final] [3 sent] [4 final], peer 1 floor 2, peer 2 floor 2, peer 3 floor 1, peer 4 floor 2
 		status peer=3 seq=1 state=done
 		> send-floor peer=3 seq=1
-		> count peer=3 tid=1 3/3
 		> report ready tid=1 3/3`)
 }
 

@@ -346,7 +346,6 @@ func (w *writer) ended(in Incoming) {
 		w.stats.Written++
 		w.stats.WrittenBytes += x.bytes
 		w.sent[x.id] += x.bytes
-		w.publish(TransferEvent{Transfer: x.id.String(), Event: "written", Peer: x.peer.record.Agent, Bytes: x.bytes})
 	}
 	w.stepProducer(e)
 	w.release(x.peer)

@@ -43,7 +43,7 @@ func (m *muted) orders(o kvplane.Orders, i int, rank metadata.Rank, ring func())
 func (m *muted) report(r kvplane.RankReport, i int) kvplane.RankReport {
 	r.Reports = append(r.Reports, m.claims[i]...)
 	m.claims[i] = nil
-	if len(r.Reports)+len(r.Events) > 0 {
+	if len(r.Reports) > 0 {
 		m.seqs[i]++
 	}
 	r.Seq = m.seqs[i]

@@ -308,10 +308,7 @@ func (f *Engine) Serve(w http.ResponseWriter, r *http.Request) {
 			f.Cluster.finished(id)
 			if f.events != nil {
 				for tp := range 2 {
-					e := kvplane.TransferEvent{Transfer: id, Engine: f.Name, Rank: metadata.Rank{TP: tp}, Event: "written", Bytes: 96}
-					f.events.Publish(e)
-					e.Event = "sent"
-					f.events.Publish(e)
+					f.events.Publish(kvplane.TransferEvent{Transfer: id, Engine: f.Name, Rank: metadata.Rank{TP: tp}, Event: "sent", Bytes: 96})
 				}
 			}
 		}
@@ -341,10 +338,7 @@ func (f *Engine) Serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if f.events != nil {
-			for _, e := range []kvplane.TransferEvent{{Event: "counted", K: 1, N: 2}, {Event: "counted", K: 2, N: 2}, {Event: "ready", Blocks: 3}} {
-				e.Transfer, e.Engine = id, f.Name
-				f.events.Publish(e)
-			}
+			f.events.Publish(kvplane.TransferEvent{Transfer: id, Engine: f.Name, Event: "ready", K: 2, N: 2, Blocks: 3})
 		}
 		f.generate(w, r, b, x)
 	default:

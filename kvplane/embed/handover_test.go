@@ -57,9 +57,9 @@ func TestHandOver(t *testing.T) {
 		}
 		ranks := map[metadata.Rank]bool{}
 		for ev := range events {
-			if ev.Event == "counted" && ev.K == ev.N {
+			if ev.Event == "ready" && ev.K == ev.N {
 				if ev.Transfer != id.String() {
-					t.Errorf("counted %+v", ev)
+					t.Errorf("ready %+v", ev)
 				}
 				if ranks[ev.Rank] = true; len(ranks) == tp[1] {
 					break

@@ -258,7 +258,7 @@ func (r *Rank) collect() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.report.Reports = append(own, s.report.Reports...)
-	if len(s.report.Reports)+len(s.report.Events) > 0 {
+	if len(s.report.Reports) > 0 {
 		r.seq++
 	}
 	s.broken, s.report.Seq = r.unopened.never != "", r.seq // not the agent's, which has not counted what was said before there was one

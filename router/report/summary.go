@@ -31,9 +31,9 @@ type Phases struct {
 type Transfer struct {
 	Blocks  int               `json:"blocks"`  // blocks that the consumers have whole, summed over their ranks
 	Bytes   int64             `json:"bytes"`   // bytes written, over all producers
-	Counted map[string]string `json:"counted"` // consumer rank "dp/pp/tp" to completions counted "k/n"
+	Counted map[string]string `json:"counted"` // consumer rank "dp/pp/tp" to producers that have written "k/n", once it is ready or has failed
 	Ready   bool              `json:"ready"`   // every consumer reported that it has all its blocks
-	Failed  string            `json:"failed"`  // the reason of a negative result; "" if there was none
+	Failed  string            `json:"failed"`  // why a consumer does not get its blocks; "" if there was none
 }
 
 // Summary is what is known of one finished request. It feeds the log line, the metrics and /requests, and holds

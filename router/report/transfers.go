@@ -87,18 +87,11 @@ func (b *Transfers) Note(from string, e kvplane.TransferEvent, at time.Time) {
 	}
 	rank := e.Rank.String()
 	switch e.Event {
-	case "written":
+	case "sent":
 		t.Bytes += int64(e.Bytes)
 		t.moved.Bytes += e.Bytes
-	case "counted":
-		if e.Engine != t.moved.Decode { // prefill's ranks count what they have sent
-			return
-		}
-		if t.Counted == nil {
-			t.Counted = make(map[string]string)
-		}
-		t.Counted[rank] = fraction(e.K, e.N)
 	case "ready":
+		t.count(rank, e)
 		if t.ready == nil {
 			t.ready = make(map[string]bool)
 		}
@@ -109,7 +102,8 @@ func (b *Transfers) Note(from string, e kvplane.TransferEvent, at time.Time) {
 		t.ready[rank] = true
 		t.readyAt = at
 		t.Ready = t.Failed == "" && len(t.ready) >= max(len(t.Counted), t.size.PP*t.size.TP)
-	case "negative":
+	case "failed":
+		t.count(rank, e)
 		if t.Failed == "" {
 			t.Failed = e.Reason[:min(len(e.Reason), maxReason)]
 			if t.Failed == "" {
@@ -120,15 +114,26 @@ func (b *Transfers) Note(from string, e kvplane.TransferEvent, at time.Time) {
 	}
 }
 
-// concerns reports whether the engine may report the event: prefill reports writes, decode reports that it is ready.
+// count records how many producers a consumer has heard from.
+func (t *transferState) count(rank string, e kvplane.TransferEvent) {
+	if e.N == 0 { // it needed none
+		return
+	}
+	if t.Counted == nil {
+		t.Counted = make(map[string]string)
+	}
+	t.Counted[rank] = fraction(e.K, e.N)
+}
+
+// concerns reports whether the engine may report the event: prefill reports what it sent, decode how it came out.
 func (t *transferState) concerns(engine, event string) bool {
 	switch event {
-	case "written":
+	case "sent":
 		return engine == t.moved.Prefill
-	case "ready":
+	case "ready", "failed":
 		return engine == t.moved.Decode
 	}
-	return engine == t.moved.Prefill || engine == t.moved.Decode
+	return false
 }
 
 // possible reports whether an event can be true: its rank exists, and its numbers are within the limits. So a transfer keeps at most one
@@ -138,10 +143,8 @@ func (t *transferState) possible(e kvplane.TransferEvent) bool {
 	switch {
 	case min(r.DP, r.PP, r.TP, e.K, e.N, e.Blocks) < 0, max(r.DP, r.PP, r.TP) >= metadata.MaxRanks, max(e.K, e.N, e.Blocks) > maxCount:
 		return false
-	case e.Event == "written":
+	case e.Event == "sent":
 		return e.Bytes <= maxBytes && t.Bytes <= maxBytes-int64(e.Bytes)
-	case e.Engine != t.moved.Decode: // prefill's ranks are not kept
-		return true
 	case t.size == metadata.Rank{}:
 		return max(len(t.Counted), len(t.ready)) < metadata.MaxRanks
 	}

@@ -21,20 +21,17 @@ func TestTransferCountsOverStages(t *testing.T) {
 	writers := map[metadata.Rank]int{{PP: 0, TP: 0}: 2, {PP: 0, TP: 1}: 2, {PP: 1, TP: 0}: 1, {PP: 1, TP: 1}: 1}
 	left := len(writers)
 	for rank, n := range writers {
-		for k := 1; k <= n; k++ {
-			b.Note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Rank: rank, Event: "counted", K: k, N: n}, at)
-			b.Note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Rank: rank, Event: "counted", K: 9, N: 9}, at) // what P's ranks have sent
-		}
+		b.Note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Rank: rank, Event: "sent", K: 9, N: 9, Bytes: 7}, at) // K and N of P's ranks are consumers
 		if got, _ := b.read("t"); got.Ready {
 			t.Fatalf("ready while %d ranks are not", left)
 		}
 		for range 2 { // said twice, counted once
-			b.Note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Rank: rank, Event: "ready", Blocks: 3}, at)
+			b.Note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Rank: rank, Event: "ready", K: n, N: n, Blocks: 3}, at)
 		}
 		left--
 	}
 	got, readyAt := b.read("t")
-	want := &Transfer{Ready: true, Blocks: 12, Counted: map[string]string{"0/0/0": "2/2", "0/0/1": "2/2", "0/1/0": "1/1", "0/1/1": "1/1"}}
+	want := &Transfer{Ready: true, Blocks: 12, Bytes: 28, Counted: map[string]string{"0/0/0": "2/2", "0/0/1": "2/2", "0/1/0": "1/1", "0/1/1": "1/1"}}
 	if diff := cmp.Diff(got, want); diff != "" || !readyAt.Equal(at) {
 		t.Errorf("ready at %v; got (-got +want):\n%s", readyAt, diff)
 	}
@@ -48,17 +45,18 @@ func TestFault41ReportsOfOthersTransfers(t *testing.T) {
 		from  string
 		event kvplane.TransferEvent
 	}{
-		"ready, by a stranger":            {"x", kvplane.TransferEvent{Engine: "x", Event: "ready", Blocks: 3}},
-		"ready, in decode's name":         {"x", kvplane.TransferEvent{Engine: "d", Event: "ready", Blocks: 3}},
-		"ready, by prefill":               {"p", kvplane.TransferEvent{Engine: "p", Event: "ready", Blocks: 3}},
-		"ready, by prefill as decode":     {"p", kvplane.TransferEvent{Engine: "d", Event: "ready", Blocks: 3}},
-		"ready, by nobody":                {"d", kvplane.TransferEvent{Event: "ready", Blocks: 3}},
-		"failed, by a stranger":           {"x", kvplane.TransferEvent{Engine: "x", Event: "negative", Reason: "no"}},
-		"failed, in prefill's name":       {"x", kvplane.TransferEvent{Engine: "p", Event: "negative", Reason: "no"}},
-		"written, by decode":              {"d", kvplane.TransferEvent{Engine: "d", Event: "written", Bytes: 1 << 40}},
-		"written, by a stranger":          {"x", kvplane.TransferEvent{Engine: "p", Event: "written", Bytes: 1 << 40}},
-		"counted, by a stranger":          {"x", kvplane.TransferEvent{Engine: "d", Event: "counted", K: 1, N: 1}},
-		"counted, by another of its name": {"D", kvplane.TransferEvent{Engine: "d", Event: "counted", K: 1, N: 1}},
+		"ready, by a stranger":          {"x", kvplane.TransferEvent{Engine: "x", Event: "ready", Blocks: 3}},
+		"ready, in decode's name":       {"x", kvplane.TransferEvent{Engine: "d", Event: "ready", Blocks: 3}},
+		"ready, by prefill":             {"p", kvplane.TransferEvent{Engine: "p", Event: "ready", Blocks: 3}},
+		"ready, by prefill as decode":   {"p", kvplane.TransferEvent{Engine: "d", Event: "ready", Blocks: 3}},
+		"ready, by nobody":              {"d", kvplane.TransferEvent{Event: "ready", Blocks: 3}},
+		"failed, by a stranger":         {"x", kvplane.TransferEvent{Engine: "x", Event: "failed", Reason: "no"}},
+		"failed, in prefill's name":     {"x", kvplane.TransferEvent{Engine: "p", Event: "failed", Reason: "no"}},
+		"sent, by decode":               {"d", kvplane.TransferEvent{Engine: "d", Event: "sent", Bytes: 1 << 40}},
+		"sent, by a stranger":           {"x", kvplane.TransferEvent{Engine: "p", Event: "sent", Bytes: 1 << 40}},
+		"failed, by prefill":            {"p", kvplane.TransferEvent{Engine: "p", Event: "failed", Reason: "no"}},
+		"ready, by another of its name": {"D", kvplane.TransferEvent{Engine: "d", Event: "ready", K: 1, N: 1}},
+		"an event that is none":         {"d", kvplane.TransferEvent{Engine: "d", Event: "counted", K: 1, N: 1}},
 	} {
 		b := newTransfers(4)
 		b.Open("t", "p", "d", metadata.Rank{DP: 1, PP: 1, TP: 1})
@@ -94,7 +92,7 @@ func TestFault41BooksOfAHostileEngine(t *testing.T) {
 	}
 	for i := range 2000 {
 		rank := metadata.Rank{TP: i + 2}
-		say("d", kvplane.TransferEvent{Rank: rank, Event: "counted", K: 1, N: 1})
+		say("d", kvplane.TransferEvent{Rank: rank, Event: "failed", K: 1, N: 1})
 		say("d", kvplane.TransferEvent{Rank: rank, Event: "ready", Blocks: 1})
 	}
 	for _, rank := range []metadata.Rank{{DP: 1}, {PP: 1}, {TP: -1}, {DP: -1}, {PP: -1}} {
@@ -102,28 +100,28 @@ func TestFault41BooksOfAHostileEngine(t *testing.T) {
 	}
 	say("d", kvplane.TransferEvent{Event: "ready", Blocks: -1})
 	say("d", kvplane.TransferEvent{Event: "ready", Blocks: 1 << 40})
-	say("d", kvplane.TransferEvent{Event: "counted", K: -1, N: 1})
-	say("d", kvplane.TransferEvent{Event: "counted", K: 1, N: -1})
-	say("p", kvplane.TransferEvent{Event: "written", Bytes: 1 << 63})
-	say("p", kvplane.TransferEvent{Event: "written", Bytes: 1<<64 - 1})
+	say("d", kvplane.TransferEvent{Event: "ready", K: -1, N: 1})
+	say("d", kvplane.TransferEvent{Event: "failed", K: 1, N: -1})
+	say("p", kvplane.TransferEvent{Event: "sent", Bytes: 1 << 63})
+	say("p", kvplane.TransferEvent{Event: "sent", Bytes: 1<<64 - 1})
 	if got, _ := b.read("t"); cmp.Diff(got, &Transfer{}) != "" || b.Rejected() != said {
 		t.Errorf("entered %+v, %d of %d counted; want nothing entered", got, b.Rejected(), said)
 	}
 	for range 100 {
-		b.Note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Event: "written", Bytes: maxBytes / 2}, at)
+		b.Note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Event: "sent", Bytes: maxBytes / 2}, at)
 	}
 	if got, _ := b.read("t"); got.Bytes != maxBytes {
 		t.Errorf("%d bytes; want no more than %d", got.Bytes, int64(maxBytes))
 	}
-	b.Note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Event: "negative", Reason: strings.Repeat("x", 1<<20)}, at)
+	b.Note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Event: "failed", Reason: strings.Repeat("x", 1<<20)}, at)
 	if got, _ := b.read("t"); len(got.Failed) != maxReason {
 		t.Errorf("a reason of %d bytes is kept", len(got.Failed))
 	}
 
 	b.Open("u", "p", "d", metadata.Rank{}) // of an engine whose size is not known
 	for i := range 2000 {
-		b.Note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "counted", K: 1, N: 1}, at)
-		b.Note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "ready"}, at)
+		b.Note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "failed", K: 1, N: 2}, at)
+		b.Note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "ready", K: 1, N: 1}, at)
 	}
 	if got, _ := b.read("u"); len(got.Counted) > metadata.MaxRanks {
 		t.Errorf("%d ranks of one transfer are kept", len(got.Counted))
