@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/kvplane/control"
 	"pdrouter/metadata"
 )
 
@@ -75,7 +76,7 @@ type Outcome struct {
 	Freed      []Ended // P: every rank has sent: the blocks may be freed
 	Handshakes int     // how many the ranks have pending, summed
 	Pending    []TransferID
-	Events     []TransferEvent // what the gateway is told of the reports
+	Events     []control.Event // what the gateway is told of the reports
 }
 
 // Ended is how a transfer came out, over all ranks.
@@ -244,7 +245,7 @@ func (a *Aggregator) hear(now time.Duration, r *RankReport, out *Outcome) {
 		x := &r.Reports[j]
 		a.report(now, r.Rank, x, out)
 		if kind := x.event(); kind != "" && x.Rank == r.Rank {
-			out.Events = append(out.Events, TransferEvent{
+			out.Events = append(out.Events, control.Event{
 				Transfer: x.ID.String(), Engine: r.Engine.Engine, Generation: r.Engine.Generation, Rank: r.Rank, Event: kind,
 				K: x.K, N: x.N, Blocks: x.Blocks, Bytes: x.Bytes, Reason: x.Reason.String(),
 			})
@@ -256,11 +257,11 @@ func (a *Aggregator) hear(now time.Duration, r *RankReport, out *Outcome) {
 func (r *Report) event() string {
 	switch r.Kind {
 	case Ready:
-		return readyEvent
+		return control.Ready
 	case Negative:
-		return failedEvent
+		return control.Failed
 	case Sent:
-		return sentEvent
+		return control.Sent
 	}
 	return ""
 }

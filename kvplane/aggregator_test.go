@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/kvplane/control"
 	"pdrouter/metadata"
 )
 
@@ -222,9 +223,9 @@ func TestAggregatorGathers(t *testing.T) {
 	r := says(one, 1, Report{ID: TransferID{1}, Kind: Ready, Tokens: 90}, Report{ID: TransferID{2}, Kind: Sent, Bytes: 5})
 	r.Handshakes, r.Pending = 2, []TransferID{{9}, {8}}
 	step(r)
-	if diff := cmp.Diff(out.Events, []TransferEvent{
-		{Transfer: TransferID{1}.String(), Engine: "e", Generation: 2, Rank: one, Event: readyEvent},
-		{Transfer: TransferID{2}.String(), Engine: "e", Generation: 2, Rank: one, Event: sentEvent, Bytes: 5},
+	if diff := cmp.Diff(out.Events, []control.Event{
+		{Transfer: TransferID{1}.String(), Engine: "e", Generation: 2, Rank: one, Event: control.Ready},
+		{Transfer: TransferID{2}.String(), Engine: "e", Generation: 2, Rank: one, Event: control.Sent, Bytes: 5},
 	}); diff != "" {
 		t.Errorf("events (-got +want):\n%s", diff)
 	}

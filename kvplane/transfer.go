@@ -1,41 +1,22 @@
 package kvplane
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"fmt"
 	"time"
 
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
-// TransferID names the hand-over of one request's KV from one engine to another. It is unguessable, new at every
-// dispatch and serves once. The zero value names nothing.
-type TransferID [16]byte
+// TransferID names the hand-over of one request's KV from one engine to another.
+type TransferID = transfer.ID
 
 // NewTransferID draws a new id.
-func NewTransferID() TransferID {
-	var id TransferID
-	rand.Read(id[:]) // never fails: crypto/rand ends the process instead
-	return id
-}
-
-// String returns 32 hexadecimal digits.
-func (id TransferID) String() string { return hex.EncodeToString(id[:]) }
+func NewTransferID() TransferID { return transfer.NewID() }
 
 // ParseTransferID is the inverse of String. Capital digits and the zero id are refused.
-func ParseTransferID(s string) (TransferID, error) {
-	var id TransferID
-	if len(s) != 2*len(id) {
-		return TransferID{}, fmt.Errorf("kvplane: transfer id has %d characters; want %d hexadecimal digits", len(s), 2*len(id))
-	}
-	if _, err := hex.Decode(id[:], []byte(s)); err != nil || id.String() != s || id == (TransferID{}) {
-		return TransferID{}, fmt.Errorf("kvplane: transfer id %q is not %d lower-case hexadecimal digits", s, 2*len(id))
-	}
-	return id, nil
-}
+func ParseTransferID(s string) (TransferID, error) { return transfer.ParseID(s) }
 
 // BlockList is one group's blocks of a request on one rank: Blocks[j] holds the tokens from First + j·L on,
 // L being the rank's logical block size. The ids are logical.

@@ -10,7 +10,8 @@ import (
 	"testing"
 
 	"pdrouter/internal/routertest"
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/router"
 	"pdrouter/router/config"
 )
@@ -36,12 +37,12 @@ func TestControlClientFollowsNoRedirects(t *testing.T) {
 			defer r.Close()
 			token := func() (string, error) { return "secret", nil }
 			want := fmt.Sprintf("status %d", status)
-			if err := kvplane.CancelTransfer(t.Context(), r.Debug().ControlClient(), engine.URL, token, kvplane.NewTransferID(), "why"); err == nil || !strings.Contains(err.Error(), want) {
+			if err := control.CancelTransfer(t.Context(), r.Debug().ControlClient(), engine.URL, token, transfer.NewID(), "why"); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("cancel: %v; want %s", err, want)
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			_ = kvplane.Watch(ctx, r.Debug().ControlClient(), engine.URL, token, func(ev kvplane.TransferEvent) {
+			_ = control.Watch(ctx, r.Debug().ControlClient(), engine.URL, token, func(ev control.Event) {
 				if !strings.Contains(ev.Reason, want) {
 					t.Errorf("watch: %+v; want %s", ev, want)
 				}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
 	"pdrouter/metadata"
 
 	"pdrouter/internal/refengine"
@@ -76,7 +77,7 @@ type engineProcess struct {
 	engine    *refengine.Engine
 	publisher *metadata.Publisher   // nil without a gateway
 	peers     kvplane.PeerDirectory // unused without a gateway
-	events    *kvplane.Events
+	events    *control.Broadcaster
 	authorize func(*http.Request) error
 	files     reloads // keys that are trusted
 
@@ -86,7 +87,7 @@ type engineProcess struct {
 // newEngineProcess opens the listeners, which name the engine in its records, and starts the engine. On an error
 // nothing is left open.
 func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err error) {
-	p := &engineProcess{options: o, log: log, events: kvplane.NewEvents(), files: reloads{log: log}}
+	p := &engineProcess{options: o, log: log, events: control.NewBroadcaster(), files: reloads{log: log}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(context.Background()))
@@ -170,15 +171,15 @@ func (p *engineProcess) run(ctx context.Context, out io.Writer) error {
 	defer withdraw()
 	published := make(chan error, 1)
 	var following sync.WaitGroup
-	var control *http.Server
+	var controlServer *http.Server
 	if p.publisher != nil {
-		control = &http.Server{
-			Handler:           kvplane.ControlHandler(p.events, p.engine.CancelTransfer, p.authorize, p.log),
+		controlServer = &http.Server{
+			Handler:           control.Handler(p.events, p.engine.CancelTransfer, p.authorize, p.log),
 			ReadHeaderTimeout: 5 * time.Second,
 			BaseContext:       func(net.Listener) context.Context { return background },
 		}
 		go func() {
-			if err := control.Serve(p.control); !errors.Is(err, http.ErrServerClosed) {
+			if err := controlServer.Serve(p.control); !errors.Is(err, http.ErrServerClosed) {
 				stop(err)
 			}
 		}()
@@ -208,7 +209,7 @@ func (p *engineProcess) run(ctx context.Context, out io.Writer) error {
 		if err := <-published; !errors.Is(err, context.Canceled) {
 			errs = append(errs, err)
 		}
-		errs = append(errs, control.Close())
+		errs = append(errs, controlServer.Close())
 	}
 	if cause := context.Cause(serving); ctx.Err() == nil && !errors.Is(cause, context.Canceled) && !errors.Is(err, cause) {
 		errs = append(errs, cause)

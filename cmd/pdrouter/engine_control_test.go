@@ -19,10 +19,11 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
 )
 
 // controlRoutes returns an engine's control routes as pdrouter mock-engine serves them, and what mints tokens for them.
-func controlRoutes(t *testing.T, events *kvplane.Events, cancel func(kvplane.TransferID, string), log io.Writer) (
+func controlRoutes(t *testing.T, events *control.Broadcaster, cancel func(kvplane.TransferID, string), log io.Writer) (
 	http.Handler, func(auth.Grant) string,
 ) {
 	t.Helper()
@@ -40,7 +41,7 @@ func controlRoutes(t *testing.T, events *kvplane.Events, cancel func(kvplane.Tra
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := kvplane.ControlHandler(events, cancel, authorize, slog.New(slog.NewJSONHandler(log, nil)))
+	h := control.Handler(events, cancel, authorize, slog.New(slog.NewJSONHandler(log, nil)))
 	return h, func(g auth.Grant) string {
 		t.Helper()
 		g.Issuer = defaultIssuer
@@ -60,7 +61,7 @@ func controlRoutes(t *testing.T, events *kvplane.Events, cancel func(kvplane.Tra
 func TestFault41ControlRefusals(t *testing.T) {
 	var log bytes.Buffer
 	cancels := 0
-	h, mint := controlRoutes(t, kvplane.NewEvents(), func(kvplane.TransferID, string) { cancels++ }, &log)
+	h, mint := controlRoutes(t, control.NewBroadcaster(), func(kvplane.TransferID, string) { cancels++ }, &log)
 	plane := []string{auth.PlaneScope}
 	gateway := mint(auth.Grant{Audience: auth.MetadataAudience, Subject: "gateway", Scopes: plane})
 	tampered := gateway[:len(gateway)-4] + "AAAA"
@@ -172,7 +173,7 @@ func (p piped) Write(b []byte) (int, error) { return p.body.Write(b) }
 func TestFault40ControlTokenEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		events := kvplane.NewEvents()
+		events := control.NewBroadcaster()
 		h, mint := controlRoutes(t, events, func(kvplane.TransferID, string) {}, &log)
 		token := mint(auth.Grant{Audience: auth.MetadataAudience, Subject: "gateway", Scopes: []string{auth.PlaneScope}, TTL: time.Minute})
 		ctx, leave := context.WithCancel(t.Context())
@@ -197,7 +198,7 @@ func TestFault40ControlTokenEnds(t *testing.T) {
 			}
 		}()
 		time.Sleep(time.Hour)
-		events.Publish(kvplane.TransferEvent{Event: "ready"})
+		events.Publish(control.Event{Event: "ready"})
 		if got := <-told; !strings.Contains(got, `"ready"`) {
 			t.Errorf("the stream told %s", got)
 		}

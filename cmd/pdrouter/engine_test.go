@@ -19,6 +19,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
 	"pdrouter/metadata"
 )
 
@@ -165,7 +166,7 @@ func TestEnginesFindEachOtherThroughTheGateway(t *testing.T) {
 	watched := make(chan error, 1)
 	token := func() (string, error) { return p.token(t, "", "", auth.PlaneScope), nil }
 	go func() {
-		watched <- kvplane.Watch(ctx, &http.Client{}, decode.control, token, func(ev kvplane.TransferEvent) {
+		watched <- control.Watch(ctx, &http.Client{}, decode.control, token, func(ev control.Event) {
 			if ev.Event == "ready" {
 				ready <- ev.Transfer + " " + ev.Rank.String()
 			}

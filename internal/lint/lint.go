@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/nixl", "internal/cuda", "metadata", "metadata/handshake", "metadata/redisstore", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/nixl", "internal/cuda", "metadata", "metadata/handshake", "metadata/redisstore", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -27,21 +27,21 @@ func Packages() map[string]Package {
 		"router/connector": {Ours: []string{"metadata", "router/dispatch", "router/openai", "router/openai/answer", "router/openai/jsonscan"}},
 		// What an operator can set. It asks connectors which keys their engines have.
 		"router/config": {Ours: []string{"metadata", "router/connector", "router/dispatch"}},
-		// What became of finished requests. kvplane: what its event streams say of transfers.
-		"router/report": {Ours: []string{"kvplane", "metadata", "router/openai"}},
+		// What became of finished requests. kvplane/control: what its event streams say of transfers.
+		"router/report": {Ours: []string{"kvplane/control", "metadata", "router/openai"}},
 		// Engines, models, pairs, and the selection among them.
 		"router/relay":      {Ours: []string{"internal/gather", "router/leg", "router/openai", "router/openai/answer", "router/openai/sse", "router/reason"}},
 		"router/reclaim":    {Ours: []string{"internal/background", "metadata", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/leg", "router/monitor", "router/openai", "router/openai/jsonscan", "router/upstream"}},
 		"router/handshake":  {Ours: []string{"internal/background", "metadata", "metadata/handshake", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/reason", "router/reclaim", "router/upstream"}},
-		"router/kvtransfer": {Ours: []string{"internal/background", "kvplane", "kvplane/ticket", "router/config", "router/connector", "router/fleet", "router/reason"}},
+		"router/kvtransfer": {Ours: []string{"internal/background", "kvplane/control", "kvplane/ticket", "kvplane/transfer", "router/config", "router/connector", "router/fleet", "router/reason"}},
 		"router/stored":     {Ours: []string{"internal/background", "internal/httpsyntax", "router/config", "router/connector", "router/fleet", "router/leg", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/upstream"}},
 		"router/exchange":   {Ours: []string{"internal/background", "internal/disconnect", "internal/gather", "metadata", "policies", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/openai/answer", "router/reason", "router/reclaim", "router/relay", "router/report", "router/stored", "router/upstream"}},
 		"router/fanout":     {Ours: []string{"internal/disconnect", "policies", "router/dispatch", "router/exchange", "router/leg", "router/openai", "router/openai/choices", "router/openai/sse", "router/reason", "router/relay", "router/report"}},
 		"router/kvwatch":    {Ours: []string{"router/connector", "router/fleet", "router/leg", "router/monitor", "router/reason"}},
 		"router/leg":        {Ours: []string{"internal/gather", "internal/httpsyntax", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason", "router/upstream"}},
 		"router/fleet":      {Ours: []string{"internal/background", "metadata", "metadata/handshake", "policies", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/upstream"}},
-		// Active checks of engines. kvplane: the client of their event streams.
-		"router/monitor": {Ours: []string{"internal/background", "kvplane", "metadata", "router/config", "router/connector", "router/fleet", "router/report", "router/upstream"}},
+		// Active checks of engines. kvplane/control: the client of their event streams.
+		"router/monitor": {Ours: []string{"internal/background", "kvplane/control", "metadata", "router/config", "router/connector", "router/fleet", "router/report", "router/upstream"}},
 		// Bodies, answers and errors of each API format. gather: a body's long stretches are not copied.
 		"router/openai/answer":   {Ours: []string{"router/openai/jsonscan", "router/openai/sse"}}, // reads engines' answers
 		"router/openai":          {Ours: []string{"internal/gather", "internal/httpsyntax", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason"}},
@@ -54,13 +54,15 @@ func Packages() map[string]Package {
 		"router/fleet/health":    {},                                                                                                       // a leaf: pure values that take the time
 		"router/openai/sse":      {},                                                                                                       // a leaf: cuts a stream into events, knows no event
 		"kvplane": {
-			Ours:    []string{"kvplane/nixl", "internal/cuda", "metadata"}, // cuda: to describe memory on a GPU
+			Ours:    []string{"kvplane/control", "kvplane/nixl", "internal/cuda", "kvplane/transfer", "metadata"}, // cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
 		},
+		"kvplane/transfer": {},                                               // a leaf: the id of a transfer
+		"kvplane/control":  {Ours: []string{"kvplane/transfer", "metadata"}}, // the gateway links it, and no agent
 		// What permits one transfer: gateways sign it, engines check it.
-		"kvplane/ticket": {Ours: []string{"kvplane", "metadata"}},
+		"kvplane/ticket": {Ours: []string{"kvplane/transfer", "metadata"}},
 		// The plane for engines in other languages: what internal/refengine does for itself, and its C interface.
-		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/ticket", "kvplane/nixl", "metadata", "auth", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
+		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/control", "kvplane/ticket", "kvplane/nixl", "metadata", "auth", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
 		"kvplane/capi":  {Ours: []string{"kvplane", "kvplane/embed", "metadata"}},
 		"kvplane/nixl":  {Outside: []string{"github.com/ebitengine/purego"}},
 		"internal/cuda": {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
@@ -96,12 +98,12 @@ func Packages() map[string]Package {
 			Outside: []string{"github.com/valyala/fasthttp", "github.com/golang-jwt/jwt/v5"}, // the peers of what is measured
 		},
 		"internal/refengine": {
-			Ours:    []string{"metadata", "kvplane", "kvplane/ticket"},
+			Ours:    []string{"metadata", "kvplane", "kvplane/control", "kvplane/ticket"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		"internal/pdkvtest": {Ours: []string{"auth", "kvplane", "kvplane/ticket", "metadata"}}, // a gateway and the library for tests
 		// A gateway among fake engines, for tests of the whole.
-		"internal/routertest": {Ours: []string{"router", "router/config", "router/connector", "router/fleet", "router/openai", "router/report", "auth", "kvplane", "metadata", "policies"}},
+		"internal/routertest": {Ours: []string{"router", "router/config", "router/connector", "router/fleet", "router/openai", "router/report", "auth", "kvplane", "kvplane/control", "metadata", "policies"}},
 		"internal/background": {},
 		"internal/disconnect": {Outside: []string{"golang.org/x/sys"}}, // epoll
 		"internal/gather":     {},

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
 	"pdrouter/metadata"
 )
 
@@ -72,7 +73,7 @@ func TestStagesSplitAnswerAsOneEngine(t *testing.T) {
 					blocks := [][2]int{{4, 4}, {2, 4}, {8, 4}, {3, 3}, {16, 32}}[n%5]
 					name := fmt.Sprintf("pp %d tp %d to pp %d tp %d, blocks %v, heads %d", ppp, ptp, dpp, dtp, blocks, one.cfg.Shape.Heads)
 					var book phonebook
-					events := kvplane.NewEvents()
+					events := control.NewBroadcaster()
 					feed, end := events.Subscribe(4096)
 					x := pair{
 						p: book.open(t, Config{Name: "p", Role: metadata.Prefill, Shape: one.cfg.Shape, PP: ppp, TP: ptp, BlockTokens: blocks[0], Blocks: 64, PrefixCache: n%3 == 1}),

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
 )
@@ -15,10 +16,10 @@ type Plane struct {
 	Transport    func(rank int) (kvplane.Transport, error) // makes the transport of one rank's agent; ranks count stage by stage
 	Directory    kvplane.Directory                         // finds the peers that legs name
 	Times        kvplane.Times
-	Events       *kvplane.Events // may be nil
-	SerialStarts bool            // as in kvplane.Config
-	HTTP         string          // base URL of the engine's OpenAI routes, for its records
-	Control      string          // base URL of its control routes, for its records
+	Events       *control.Broadcaster // may be nil
+	SerialStarts bool                 // as in kvplane.Config
+	HTTP         string               // base URL of the engine's OpenAI routes, for its records
+	Control      string               // base URL of its control routes, for its records
 	Quarantine   kvplane.Patience
 	// Republish is given the new record of a rank that was rebuilt: until it is published, peers do not reach the rank. It
 	// may be called from any goroutine; nil tells nobody.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
 	"pdrouter/metadata"
 	"pdrouter/router/config"
 )
@@ -65,7 +66,7 @@ type Engine struct {
 	Server   *httptest.Server
 	PlainIDs bool // it knows requests by the very name that it is given
 
-	events *kvplane.Events // connector kvplane
+	events *control.Broadcaster // connector kvplane
 
 	Mu      sync.Mutex
 	health  func(http.ResponseWriter, *http.Request) // nil: it is healthy
@@ -98,8 +99,8 @@ func NewEngine(t *testing.T, c *Cluster, name string, faults ...Fault) *Engine {
 
 // control serves the engine's control routes, and returns their base URL.
 func (f *Engine) control(t *testing.T) string {
-	f.events = kvplane.NewEvents()
-	srv := f.Cluster.Server(kvplane.ControlHandler(f.events, func(id kvplane.TransferID, _ string) {
+	f.events = control.NewBroadcaster()
+	srv := f.Cluster.Server(control.Handler(f.events, func(id kvplane.TransferID, _ string) {
 		f.Cluster.Mu.Lock()
 		defer f.Cluster.Mu.Unlock()
 		f.Cluster.Cancels++
@@ -308,7 +309,7 @@ func (f *Engine) Serve(w http.ResponseWriter, r *http.Request) {
 			f.Cluster.finished(id)
 			if f.events != nil {
 				for tp := range 2 {
-					f.events.Publish(kvplane.TransferEvent{Transfer: id, Engine: f.Name, Rank: metadata.Rank{TP: tp}, Event: "sent", Bytes: 96})
+					f.events.Publish(control.Event{Transfer: id, Engine: f.Name, Rank: metadata.Rank{TP: tp}, Event: "sent", Bytes: 96})
 				}
 			}
 		}
@@ -338,7 +339,7 @@ func (f *Engine) Serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if f.events != nil {
-			f.events.Publish(kvplane.TransferEvent{Transfer: id, Engine: f.Name, Event: "ready", K: 2, N: 2, Blocks: 3})
+			f.events.Publish(control.Event{Transfer: id, Engine: f.Name, Event: "ready", K: 2, N: 2, Blocks: 3})
 		}
 		f.generate(w, r, b, x)
 	default:

@@ -12,10 +12,11 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
 )
 
-// control serves an engine's control routes.
-type control struct {
+// controlServer serves an engine's control routes.
+type controlServer struct {
 	listener net.Listener
 	server   *http.Server
 	cancel   context.CancelFunc
@@ -45,7 +46,7 @@ func (c Control) validate() error {
 	return errors.Join(errs...)
 }
 
-func openControl(c Config, keys *keyFiles, events *kvplane.Events, cancel func(kvplane.TransferID, string), log *slog.Logger) (*control, error) {
+func openControl(c Config, keys *keyFiles, events *control.Broadcaster, cancel func(kvplane.TransferID, string), log *slog.Logger) (*controlServer, error) {
 	authorize := func(*http.Request) error { return nil }
 	if len(c.Control.Keys) > 0 {
 		set, err := keys.load(c.Control.Keys)
@@ -67,9 +68,9 @@ func openControl(c Config, keys *keyFiles, events *kvplane.Events, cancel func(k
 		return nil, wrong(System, "embed: control.listen: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	k := &control{listener: listener, cancel: stop}
+	k := &controlServer{listener: listener, cancel: stop}
 	k.server = &http.Server{
-		Handler:           k.counted(kvplane.ControlHandler(events, cancel, authorize, log)),
+		Handler:           k.counted(control.Handler(events, cancel, authorize, log)),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       time.Minute,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
@@ -84,7 +85,7 @@ func openControl(c Config, keys *keyFiles, events *kvplane.Events, cancel func(k
 }
 
 // counted knows which requests are under way, which http.Server.Close does not wait for.
-func (k *control) counted(h http.Handler) http.Handler {
+func (k *controlServer) counted(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k.mu.Lock()
 		if k.closed {
@@ -98,10 +99,10 @@ func (k *control) counted(h http.Handler) http.Handler {
 	})
 }
 
-func (k *control) address() string { return k.listener.Addr().String() }
+func (k *controlServer) address() string { return k.listener.Addr().String() }
 
 // close ends every stream and waits for the server and its requests.
-func (k *control) close() error {
+func (k *controlServer) close() error {
 	k.cancel()
 	k.mu.Lock()
 	k.closed = true

@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
 	"pdrouter/metadata"
 )
 
@@ -76,7 +77,7 @@ func TestHandOver(t *testing.T) {
 }
 
 // watch reads an engine's events from its control routes.
-func watch(t testing.TB, e *engine) <-chan kvplane.TransferEvent {
+func watch(t testing.TB, e *engine) <-chan control.Event {
 	t.Helper()
 	resp, err := http.Get("http://" + status(t, e.scheduler)["control"].(string) + "/kvplane/v1/events")
 	if err != nil {
@@ -85,11 +86,11 @@ func watch(t testing.TB, e *engine) <-chan kvplane.TransferEvent {
 	t.Cleanup(func() { resp.Body.Close() })
 	lines := bufio.NewScanner(resp.Body)
 	lines.Scan() // the stream is open
-	out := make(chan kvplane.TransferEvent, 1024)
+	out := make(chan control.Event, 1024)
 	go func() {
 		defer close(out)
 		for lines.Scan() {
-			var ev kvplane.TransferEvent
+			var ev control.Event
 			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && json.Unmarshal([]byte(data), &ev) == nil {
 				out <- ev
 			}
@@ -171,7 +172,7 @@ func TestCancel(t *testing.T) {
 		p.step()
 		at := "http://" + status(t, p.scheduler)["control"].(string)
 		for _, one := range []kvplane.TransferID{id, kvplane.NewTransferID()} {
-			if err := kvplane.CancelTransfer(t.Context(), http.DefaultClient, at, nil, one, "over"); err != nil {
+			if err := control.CancelTransfer(t.Context(), http.DefaultClient, at, nil, one, "over"); err != nil {
 				t.Fatal(err)
 			}
 		}

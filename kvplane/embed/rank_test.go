@@ -170,7 +170,7 @@ func goroutines() string {
 	stacks, own := make([]byte, 1<<20), ""
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	for one := range strings.SplitSeq(string(stacks), "\n\n") {
-		if strings.Contains(one, "pdrouter/kvplane.") || strings.Contains(one, "embed.(*Rank)") || strings.Contains(one, "embed.(*control)") {
+		if strings.Contains(one, "pdrouter/kvplane.") || strings.Contains(one, "embed.(*Rank)") || strings.Contains(one, "embed.(*controlServer)") {
 			own += one + "\n\n"
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
 )
@@ -18,8 +19,8 @@ type Scheduler struct {
 	log     *slog.Logger
 	endLog  func() error
 	bell    *bell
-	control *control // nil: no control routes
-	events  *kvplane.Events
+	control *controlServer // nil: no control routes
+	events  *control.Broadcaster
 	start   time.Time
 	keys    ticket.Verifier // of tickets; nil: legs need none
 	stop    context.CancelFunc
@@ -72,7 +73,7 @@ type schedulerCounts struct {
 // OpenScheduler opens the control routes, if any are configured.
 func OpenScheduler(cfg Config) (_ *Scheduler, err error) {
 	s := &Scheduler{
-		cfg: cfg, events: kvplane.NewEvents(), start: time.Now(), legs: map[kvplane.TransferID]*leg{},
+		cfg: cfg, events: control.NewBroadcaster(), start: time.Now(), legs: map[kvplane.TransferID]*leg{},
 		counts: schedulerCounts{Refused: map[string]uint64{}, Outcomes: map[string]uint64{}},
 	}
 	if s.log, s.endLog, err = cfg.logger(); err != nil {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
@@ -24,26 +24,26 @@ type Admitter struct {
 	keys Verifier // nil: legs need no ticket
 
 	mu         sync.Mutex
-	tombstones map[kvplane.TransferID]struct{} // transfers that have served
-	ends       tombstoneHeap                   // the same, the first that may be forgotten in front
-	limit      int                             // of tombstones
+	tombstones map[transfer.ID]struct{} // transfers that have served
+	ends       tombstoneHeap            // the same, the first that may be forgotten in front
+	limit      int                      // of tombstones
 }
 
 // tombstone is a transfer that has served.
 type tombstone struct {
 	until time.Time // when its ticket is surely over
-	id    kvplane.TransferID
+	id    transfer.ID
 }
 
 // NewAdmitter returns one for an engine that trusts these keys. keys must be those of now: a key that is withdrawn opens no ticket
 // from then on. With nil keys every leg is taken, with a ticket or without: nothing can be checked.
 func NewAdmitter(self metadata.Incarnation, keys Verifier) *Admitter {
-	return &Admitter{self: self, keys: keys, tombstones: map[kvplane.TransferID]struct{}{}, limit: maxTombstones}
+	return &Admitter{self: self, keys: keys, tombstones: map[transfer.ID]struct{}{}, limit: maxTombstones}
 }
 
 // Admit says whether the engine takes a leg: as prefill or decode, of this transfer, with this peer. A ticket serves once. It
 // returns the ticket's digest, which the two engines compare; zero is that of no ticket. The error is a Fault.
-func (a *Admitter) Admit(text string, leg metadata.Role, id kvplane.TransferID, peer metadata.Incarnation) ([16]byte, error) {
+func (a *Admitter) Admit(text string, leg metadata.Role, id transfer.ID, peer metadata.Incarnation) ([16]byte, error) {
 	if a.keys == nil {
 		if s, err := parse(text); err == nil {
 			return digestOf(s.payload), nil // the peer may have keys, and compares
@@ -72,7 +72,7 @@ func (a *Admitter) Admit(text string, leg metadata.Role, id kvplane.TransferID, 
 }
 
 // serve leaves a tombstone for a transfer that has none. until includes Leeway a second time: the clock may be set back.
-func (a *Admitter) serve(id kvplane.TransferID, until, now time.Time) error {
+func (a *Admitter) serve(id transfer.ID, until, now time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for len(a.ends) > 0 && now.After(a.ends[0].until) {

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
@@ -35,7 +35,7 @@ var (
 )
 
 func fresh(valid time.Duration) Ticket {
-	return Ticket{ID: kvplane.NewTransferID(), Prefill: prefill, Decode: decode, Issued: time.Now().Truncate(time.Millisecond), Valid: valid}
+	return Ticket{ID: transfer.NewID(), Prefill: prefill, Decode: decode, Issued: time.Now().Truncate(time.Millisecond), Valid: valid}
 }
 
 func text(t *testing.T, it Ticket, by Signer) string {
@@ -73,14 +73,14 @@ func TestAdmitter(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		leg  metadata.Role
-		id   kvplane.TransferID // zero: the ticket's
+		id   transfer.ID // zero: the ticket's
 		peer metadata.Incarnation
 		it   func(*Ticket)
 	}{
 		"on the other leg":                      {leg: metadata.Decode, peer: prefill},
 		"with another peer":                     {leg: metadata.Prefill, peer: prefill},
 		"with an older incarnation of the peer": {leg: metadata.Prefill, peer: metadata.Incarnation{Engine: "decode-0", Generation: 6}},
-		"for another transfer":                  {leg: metadata.Prefill, peer: decode, id: kvplane.NewTransferID()},
+		"for another transfer":                  {leg: metadata.Prefill, peer: decode, id: transfer.NewID()},
 		"of another engine":                     {leg: metadata.Prefill, peer: decode, it: func(x *Ticket) { x.Prefill.Engine = "prefill-1" }},
 		"of an older incarnation":               {leg: metadata.Prefill, peer: decode, it: func(x *Ticket) { x.Prefill.Generation-- }},
 	} {
@@ -89,7 +89,7 @@ func TestAdmitter(t *testing.T) {
 			c.it(&it)
 		}
 		id := it.ID
-		if c.id != (kvplane.TransferID{}) {
+		if c.id != (transfer.ID{}) {
 			id = c.id
 		}
 		_, err := p.Admit(text(t, it, keys), c.leg, id, c.peer)

@@ -11,14 +11,14 @@ import (
 	"fmt"
 	"time"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
 // Ticket is a gateway's statement that two engines are to serve one request together. Without it somebody who reaches an engine
 // could have it compute for, or write to, an engine of his choice.
 type Ticket struct {
-	ID      kvplane.TransferID
+	ID      transfer.ID
 	Prefill metadata.Incarnation
 	Decode  metadata.Incarnation
 	Context [16]byte      // digest of what the KV depends on besides the tokens, as far as the gateway knows it
@@ -158,7 +158,7 @@ func parse(text string) (signed, error) {
 	s.payload = b[:len(b)-len(r.b)]
 	s.keyID = r.text(maxKeyID)
 	s.signature = r.bytes(ed25519.SignatureSize)
-	if r.bad || len(r.b) > 0 || s.ID == (kvplane.TransferID{}) {
+	if r.bad || len(r.b) > 0 || s.ID == (transfer.ID{}) {
 		return signed{}, Malformed
 	}
 	return s, nil

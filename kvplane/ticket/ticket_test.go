@@ -15,14 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/auth"
-	"pdrouter/kvplane"
 	"pdrouter/kvplane/ticket"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
 func aTicket() ticket.Ticket {
 	return ticket.Ticket{
-		ID: kvplane.TransferID{0: 1, 15: 2}, Prefill: metadata.Incarnation{Engine: "prefill-0", Generation: 0x1f}, Decode: metadata.Incarnation{Engine: "decode-0", Generation: 1 << 60},
+		ID: transfer.ID{0: 1, 15: 2}, Prefill: metadata.Incarnation{Engine: "prefill-0", Generation: 0x1f}, Decode: metadata.Incarnation{Engine: "decode-0", Generation: 1 << 60},
 		Context: [16]byte{3, 4}, Tokens: 300, Issued: time.UnixMilli(1_700_000_000_123).UTC(), Valid: 90 * time.Second,
 	}
 }
@@ -122,7 +122,7 @@ func TestTicketRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	nobody := it
-	nobody.ID = kvplane.TransferID{}
+	nobody.ID = transfer.ID{}
 	for i := range raw {
 		for _, bit := range []byte{1, 0x80} {
 			changed := bytes.Clone(raw)

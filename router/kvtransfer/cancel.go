@@ -3,15 +3,16 @@ package kvtransfer
 import (
 	"context"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/router/config"
 	"pdrouter/router/fleet"
 	"pdrouter/router/reason"
 )
 
 // Cancel cancels a transfer at its engines, in the background. token is the bearer token for their control routes.
-func (t *Transfers) Cancel(cfg *config.Config, token func() (string, error), transfer string, why reason.Reason, engines ...*fleet.Engine) {
-	id, err := kvplane.ParseTransferID(transfer)
+func (t *Transfers) Cancel(cfg *config.Config, token func() (string, error), id string, why reason.Reason, engines ...*fleet.Engine) {
+	parsed, err := transfer.ParseID(id)
 	if err != nil {
 		return
 	}
@@ -20,8 +21,8 @@ func (t *Transfers) Cancel(cfg *config.Config, token func() (string, error), tra
 			continue
 		}
 		t.tasks.Try(cfg.Limits.Background, cfg.Timeouts.Ending, func(ctx context.Context) {
-			if err := kvplane.CancelTransfer(ctx, e.ControlClient, e.ControlURL, token, id, why.String()); err != nil {
-				t.log.Debug("cancel", "engine", e.Name, "transfer_id", transfer, "err", err)
+			if err := control.CancelTransfer(ctx, e.ControlClient, e.ControlURL, token, parsed, why.String()); err != nil {
+				t.log.Debug("cancel", "engine", e.Name, "transfer_id", id, "err", err)
 			}
 		})
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"pdrouter/internal/background"
-	"pdrouter/kvplane"
 	"pdrouter/kvplane/ticket"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/router/connector"
 )
 
@@ -47,7 +47,7 @@ func (t *Transfers) Sign(by Signer, h *connector.Handoff, context [16]byte) {
 	if by == nil {
 		return
 	}
-	id, err := kvplane.ParseTransferID(h.Transfer)
+	id, err := transfer.ParseID(h.Transfer)
 	if err != nil {
 		return // it was drawn here
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
 	"pdrouter/router/fleet"
 )
 
@@ -20,16 +20,16 @@ func (m *Monitor) follow(ctx context.Context, e *fleet.Engine) {
 			return "", nil
 		}
 	}
-	err := kvplane.Watch(ctx, e.ControlClient, e.ControlURL, token, func(ev kvplane.TransferEvent) {
+	err := control.Watch(ctx, e.ControlClient, e.ControlURL, token, func(ev control.Event) {
 		switch ev.Event {
-		case "open":
+		case control.Open:
 			e.EventStreams.Add(1)
 			e.EventsOpen.Store(true)
 			m.log.Info("event stream open", "engine", e.Name)
-		case "closed":
+		case control.Closed:
 			e.EventsOpen.Store(false)
 			m.log.Warn("event stream closed; transfers lack events", "engine", e.Name, "why", ev.Reason)
-		case "gap":
+		case control.Gap:
 			e.EventStreams.Add(1)
 			m.log.Warn("event stream has a gap; transfers lack events", "engine", e.Name)
 		default:

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
 	"pdrouter/metadata"
 )
 
@@ -74,7 +74,7 @@ func (b *Transfers) Open(id, prefill, decode string, size metadata.Rank) {
 
 // Note records one event, which came at the time at on the stream of the engine from. An engine may report only its own part in its own
 // transfers. Other reports are counted and ignored.
-func (b *Transfers) Note(from string, e kvplane.TransferEvent, at time.Time) {
+func (b *Transfers) Note(from string, e control.Event, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.byID[e.Transfer]
@@ -87,10 +87,10 @@ func (b *Transfers) Note(from string, e kvplane.TransferEvent, at time.Time) {
 	}
 	rank := e.Rank.String()
 	switch e.Event {
-	case "sent":
+	case control.Sent:
 		t.Bytes += int64(e.Bytes)
 		t.moved.Bytes += e.Bytes
-	case "ready":
+	case control.Ready:
 		t.count(rank, e)
 		if t.ready == nil {
 			t.ready = make(map[string]bool)
@@ -102,7 +102,7 @@ func (b *Transfers) Note(from string, e kvplane.TransferEvent, at time.Time) {
 		t.ready[rank] = true
 		t.readyAt = at
 		t.Ready = t.Failed == "" && len(t.ready) >= max(len(t.Counted), t.size.PP*t.size.TP)
-	case "failed":
+	case control.Failed:
 		t.count(rank, e)
 		if t.Failed == "" {
 			t.Failed = e.Reason[:min(len(e.Reason), maxReason)]
@@ -115,7 +115,7 @@ func (b *Transfers) Note(from string, e kvplane.TransferEvent, at time.Time) {
 }
 
 // count records how many producers a consumer has heard from.
-func (t *transferState) count(rank string, e kvplane.TransferEvent) {
+func (t *transferState) count(rank string, e control.Event) {
 	if e.N == 0 { // it needed none
 		return
 	}
@@ -128,9 +128,9 @@ func (t *transferState) count(rank string, e kvplane.TransferEvent) {
 // concerns reports whether the engine may report the event: prefill reports what it sent, decode how it came out.
 func (t *transferState) concerns(engine, event string) bool {
 	switch event {
-	case "sent":
+	case control.Sent:
 		return engine == t.moved.Prefill
-	case "ready", "failed":
+	case control.Ready, control.Failed:
 		return engine == t.moved.Decode
 	}
 	return false
@@ -138,12 +138,12 @@ func (t *transferState) concerns(engine, event string) bool {
 
 // possible reports whether an event can be true: its rank exists, and its numbers are within the limits. So a transfer keeps at most one
 // entry per rank that takes part.
-func (t *transferState) possible(e kvplane.TransferEvent) bool {
+func (t *transferState) possible(e control.Event) bool {
 	r := e.Rank
 	switch {
 	case min(r.DP, r.PP, r.TP, e.K, e.N, e.Blocks) < 0, max(r.DP, r.PP, r.TP) >= metadata.MaxRanks, max(e.K, e.N, e.Blocks) > maxCount:
 		return false
-	case e.Event == "sent":
+	case e.Event == control.Sent:
 		return e.Bytes <= maxBytes && t.Bytes <= maxBytes-int64(e.Bytes)
 	case t.size == metadata.Rank{}:
 		return max(len(t.Counted), len(t.ready)) < metadata.MaxRanks

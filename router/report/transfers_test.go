@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/control"
 	"pdrouter/metadata"
 )
 
@@ -21,12 +21,12 @@ func TestTransferCountsOverStages(t *testing.T) {
 	writers := map[metadata.Rank]int{{PP: 0, TP: 0}: 2, {PP: 0, TP: 1}: 2, {PP: 1, TP: 0}: 1, {PP: 1, TP: 1}: 1}
 	left := len(writers)
 	for rank, n := range writers {
-		b.Note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Rank: rank, Event: "sent", K: 9, N: 9, Bytes: 7}, at) // K and N of P's ranks are consumers
+		b.Note("p", control.Event{Transfer: "t", Engine: "p", Rank: rank, Event: "sent", K: 9, N: 9, Bytes: 7}, at) // K and N of P's ranks are consumers
 		if got, _ := b.read("t"); got.Ready {
 			t.Fatalf("ready while %d ranks are not", left)
 		}
 		for range 2 { // said twice, counted once
-			b.Note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Rank: rank, Event: "ready", K: n, N: n, Blocks: 3}, at)
+			b.Note("d", control.Event{Transfer: "t", Engine: "d", Rank: rank, Event: "ready", K: n, N: n, Blocks: 3}, at)
 		}
 		left--
 	}
@@ -43,20 +43,20 @@ func TestFault41ReportsOfOthersTransfers(t *testing.T) {
 	at := time.Unix(100, 0)
 	for name, c := range map[string]struct {
 		from  string
-		event kvplane.TransferEvent
+		event control.Event
 	}{
-		"ready, by a stranger":          {"x", kvplane.TransferEvent{Engine: "x", Event: "ready", Blocks: 3}},
-		"ready, in decode's name":       {"x", kvplane.TransferEvent{Engine: "d", Event: "ready", Blocks: 3}},
-		"ready, by prefill":             {"p", kvplane.TransferEvent{Engine: "p", Event: "ready", Blocks: 3}},
-		"ready, by prefill as decode":   {"p", kvplane.TransferEvent{Engine: "d", Event: "ready", Blocks: 3}},
-		"ready, by nobody":              {"d", kvplane.TransferEvent{Event: "ready", Blocks: 3}},
-		"failed, by a stranger":         {"x", kvplane.TransferEvent{Engine: "x", Event: "failed", Reason: "no"}},
-		"failed, in prefill's name":     {"x", kvplane.TransferEvent{Engine: "p", Event: "failed", Reason: "no"}},
-		"sent, by decode":               {"d", kvplane.TransferEvent{Engine: "d", Event: "sent", Bytes: 1 << 40}},
-		"sent, by a stranger":           {"x", kvplane.TransferEvent{Engine: "p", Event: "sent", Bytes: 1 << 40}},
-		"failed, by prefill":            {"p", kvplane.TransferEvent{Engine: "p", Event: "failed", Reason: "no"}},
-		"ready, by another of its name": {"D", kvplane.TransferEvent{Engine: "d", Event: "ready", K: 1, N: 1}},
-		"an event that is none":         {"d", kvplane.TransferEvent{Engine: "d", Event: "counted", K: 1, N: 1}},
+		"ready, by a stranger":          {"x", control.Event{Engine: "x", Event: "ready", Blocks: 3}},
+		"ready, in decode's name":       {"x", control.Event{Engine: "d", Event: "ready", Blocks: 3}},
+		"ready, by prefill":             {"p", control.Event{Engine: "p", Event: "ready", Blocks: 3}},
+		"ready, by prefill as decode":   {"p", control.Event{Engine: "d", Event: "ready", Blocks: 3}},
+		"ready, by nobody":              {"d", control.Event{Event: "ready", Blocks: 3}},
+		"failed, by a stranger":         {"x", control.Event{Engine: "x", Event: "failed", Reason: "no"}},
+		"failed, in prefill's name":     {"x", control.Event{Engine: "p", Event: "failed", Reason: "no"}},
+		"sent, by decode":               {"d", control.Event{Engine: "d", Event: "sent", Bytes: 1 << 40}},
+		"sent, by a stranger":           {"x", control.Event{Engine: "p", Event: "sent", Bytes: 1 << 40}},
+		"failed, by prefill":            {"p", control.Event{Engine: "p", Event: "failed", Reason: "no"}},
+		"ready, by another of its name": {"D", control.Event{Engine: "d", Event: "ready", K: 1, N: 1}},
+		"an event that is none":         {"d", control.Event{Engine: "d", Event: "counted", K: 1, N: 1}},
 	} {
 		b := newTransfers(4)
 		b.Open("t", "p", "d", metadata.Rank{DP: 1, PP: 1, TP: 1})
@@ -85,43 +85,43 @@ func TestFault41BooksOfAHostileEngine(t *testing.T) {
 	b.Open("t", "p", "d", size)
 	at := time.Unix(100, 0)
 	said := uint64(0)
-	say := func(engine string, e kvplane.TransferEvent) {
+	say := func(engine string, e control.Event) {
 		e.Transfer, e.Engine = "t", engine
 		b.Note(engine, e, at)
 		said++
 	}
 	for i := range 2000 {
 		rank := metadata.Rank{TP: i + 2}
-		say("d", kvplane.TransferEvent{Rank: rank, Event: "failed", K: 1, N: 1})
-		say("d", kvplane.TransferEvent{Rank: rank, Event: "ready", Blocks: 1})
+		say("d", control.Event{Rank: rank, Event: "failed", K: 1, N: 1})
+		say("d", control.Event{Rank: rank, Event: "ready", Blocks: 1})
 	}
 	for _, rank := range []metadata.Rank{{DP: 1}, {PP: 1}, {TP: -1}, {DP: -1}, {PP: -1}} {
-		say("d", kvplane.TransferEvent{Rank: rank, Event: "ready", Blocks: 1})
+		say("d", control.Event{Rank: rank, Event: "ready", Blocks: 1})
 	}
-	say("d", kvplane.TransferEvent{Event: "ready", Blocks: -1})
-	say("d", kvplane.TransferEvent{Event: "ready", Blocks: 1 << 40})
-	say("d", kvplane.TransferEvent{Event: "ready", K: -1, N: 1})
-	say("d", kvplane.TransferEvent{Event: "failed", K: 1, N: -1})
-	say("p", kvplane.TransferEvent{Event: "sent", Bytes: 1 << 63})
-	say("p", kvplane.TransferEvent{Event: "sent", Bytes: 1<<64 - 1})
+	say("d", control.Event{Event: "ready", Blocks: -1})
+	say("d", control.Event{Event: "ready", Blocks: 1 << 40})
+	say("d", control.Event{Event: "ready", K: -1, N: 1})
+	say("d", control.Event{Event: "failed", K: 1, N: -1})
+	say("p", control.Event{Event: "sent", Bytes: 1 << 63})
+	say("p", control.Event{Event: "sent", Bytes: 1<<64 - 1})
 	if got, _ := b.read("t"); cmp.Diff(got, &Transfer{}) != "" || b.Rejected() != said {
 		t.Errorf("entered %+v, %d of %d counted; want nothing entered", got, b.Rejected(), said)
 	}
 	for range 100 {
-		b.Note("p", kvplane.TransferEvent{Transfer: "t", Engine: "p", Event: "sent", Bytes: maxBytes / 2}, at)
+		b.Note("p", control.Event{Transfer: "t", Engine: "p", Event: "sent", Bytes: maxBytes / 2}, at)
 	}
 	if got, _ := b.read("t"); got.Bytes != maxBytes {
 		t.Errorf("%d bytes; want no more than %d", got.Bytes, int64(maxBytes))
 	}
-	b.Note("d", kvplane.TransferEvent{Transfer: "t", Engine: "d", Event: "failed", Reason: strings.Repeat("x", 1<<20)}, at)
+	b.Note("d", control.Event{Transfer: "t", Engine: "d", Event: "failed", Reason: strings.Repeat("x", 1<<20)}, at)
 	if got, _ := b.read("t"); len(got.Failed) != maxReason {
 		t.Errorf("a reason of %d bytes is kept", len(got.Failed))
 	}
 
 	b.Open("u", "p", "d", metadata.Rank{}) // of an engine whose size is not known
 	for i := range 2000 {
-		b.Note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "failed", K: 1, N: 2}, at)
-		b.Note("d", kvplane.TransferEvent{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "ready", K: 1, N: 1}, at)
+		b.Note("d", control.Event{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "failed", K: 1, N: 2}, at)
+		b.Note("d", control.Event{Transfer: "u", Engine: "d", Rank: metadata.Rank{PP: i % 50, TP: i / 50}, Event: "ready", K: 1, N: 1}, at)
 	}
 	if got, _ := b.read("u"); len(got.Counted) > metadata.MaxRanks {
 		t.Errorf("%d ranks of one transfer are kept", len(got.Counted))

@@ -1,4 +1,4 @@
-package kvplane
+package control
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/kvplane/transfer"
 )
 
 func allow(r *http.Request) error {
@@ -23,14 +25,14 @@ func allow(r *http.Request) error {
 func secret() (string, error) { return "secret", nil }
 
 func TestWatch(t *testing.T) {
-	events := NewEvents()
-	server := httptest.NewServer(ControlHandler(events, func(TransferID, string) {}, allow, slog.New(slog.DiscardHandler)))
+	events := NewBroadcaster()
+	server := httptest.NewServer(Handler(events, func(transfer.ID, string) {}, allow, slog.New(slog.DiscardHandler)))
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	got := make(chan TransferEvent, 100)
+	got := make(chan Event, 100)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Watch(ctx, server.Client(), server.URL+"/", secret, func(e TransferEvent) { got <- e })
+		ended <- Watch(ctx, server.Client(), server.URL+"/", secret, func(e Event) { got <- e })
 	}()
 	next := func(want string) {
 		t.Helper()
@@ -38,15 +40,15 @@ func TestWatch(t *testing.T) {
 			if e.Event == want {
 				return
 			}
-			if e.Event != readyEvent && e.Event != gapEvent { // published before the break
+			if e.Event != Ready && e.Event != Gap { // published before the break
 				t.Fatalf("event is %+v; want %s", e, want)
 			}
 		}
 	}
 	next("open")
-	want := TransferEvent{Transfer: NewTransferID().String(), Engine: "d", Generation: 7, Event: readyEvent, K: 2, N: 2}
+	want := Event{Transfer: transfer.NewID().String(), Engine: "d", Generation: 7, Event: Ready, K: 2, N: 2}
 	// Published until one is seen: the subscription is made soon after the stream is open.
-	see := func() TransferEvent {
+	see := func() Event {
 		for {
 			events.Publish(want)
 			select {
@@ -89,31 +91,31 @@ func TestWatchTellsWhyOnce(t *testing.T) {
 	}))
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	var got []TransferEvent
+	var got []Event
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = Watch(ctx, server.Client(), server.URL, secret, func(e TransferEvent) { got = append(got, e) })
+		_ = Watch(ctx, server.Client(), server.URL, secret, func(e Event) { got = append(got, e) })
 	}()
 	for range 3 {
 		<-asked
 	}
 	cancel()
 	<-ended
-	if len(got) != 1 || got[0].Event != closedEvent || !strings.Contains(got[0].Reason, "status 403") {
+	if len(got) != 1 || got[0].Event != Closed || !strings.Contains(got[0].Reason, "status 403") {
 		t.Errorf("told %+v; want one closed event with status 403", got)
 	}
 }
 
 func TestCancelTransfer(t *testing.T) {
 	type call struct {
-		ID  TransferID
+		ID  transfer.ID
 		Why string
 	}
 	var got []call
-	server := httptest.NewServer(ControlHandler(NewEvents(), func(id TransferID, why string) { got = append(got, call{id, why}) }, allow, slog.New(slog.DiscardHandler)))
+	server := httptest.NewServer(Handler(NewBroadcaster(), func(id transfer.ID, why string) { got = append(got, call{id, why}) }, allow, slog.New(slog.DiscardHandler)))
 	defer server.Close()
-	id := NewTransferID()
+	id := transfer.NewID()
 	if err := CancelTransfer(t.Context(), server.Client(), server.URL, secret, id, "client left"); err != nil {
 		t.Fatal(err)
 	}
@@ -148,36 +150,23 @@ func TestCancelTransfer(t *testing.T) {
 }
 
 func TestSlowSubscriberMissesEvents(t *testing.T) {
-	events := NewEvents()
+	events := NewBroadcaster()
 	feed, end := events.Subscribe(3)
 	for i := range 10 {
-		events.Publish(TransferEvent{Event: "ready", K: i + 1})
+		events.Publish(Event{Event: "ready", K: i + 1})
 	}
 	for range 3 {
 		<-feed
 	}
-	events.Publish(TransferEvent{Event: "ready"})
+	events.Publish(Event{Event: "ready"})
 	end()
 	end()
-	events.Publish(TransferEvent{Event: "sent"})
+	events.Publish(Event{Event: "sent"})
 	var got []string
 	for e := range feed {
 		got = append(got, e.Event)
 	}
 	if diff := cmp.Diff(got, []string{"gap", "ready"}); diff != "" {
 		t.Errorf("events differ (-got +want):\n%s", diff)
-	}
-}
-
-func TestTransferID(t *testing.T) {
-	id := NewTransferID()
-	got, err := ParseTransferID(id.String())
-	if err != nil || got != id {
-		t.Errorf("got %v, %v; want %v", got, err, id)
-	}
-	for _, bad := range []string{"", "12", strings.Repeat("0", 32), strings.Repeat("G", 32), strings.Repeat("A", 32), strings.Repeat("a", 33)} {
-		if _, err := ParseTransferID(bad); err == nil {
-			t.Errorf("%q was taken for a transfer id", bad)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package kvplane
+package control
 
 import (
 	"bufio"
@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"pdrouter/kvplane/transfer"
 )
 
 const (
@@ -23,7 +25,7 @@ const (
 // stream begins, and a closed event with its reason when one breaks or cannot be opened for a new reason; after the
 // first open, events may have been missed. That delays books and nothing else. A stream that cannot be opened or breaks
 // is opened again after 100 ms, and ever more slowly up to once a second. A nil token sends none; client must not have a timeout for whole requests.
-func Watch(ctx context.Context, client *http.Client, base string, token func() (string, error), each func(TransferEvent)) error {
+func Watch(ctx context.Context, client *http.Client, base string, token func() (string, error), each func(Event)) error {
 	pause, told := watchFirst, ""
 	for {
 		opened, err := watchOnce(ctx, client, base, token, each)
@@ -38,7 +40,7 @@ func Watch(ctx context.Context, client *http.Client, base string, token func() (
 			why = err.Error()
 		}
 		if opened || why != told {
-			each(TransferEvent{Event: closedEvent, Reason: why})
+			each(Event{Event: Closed, Reason: why})
 			told = why
 		}
 		if opened {
@@ -58,7 +60,7 @@ var errNoRequest = errors.New("bad control address")
 
 // watchOnce reads one stream to its end and says whether it was opened at all.
 func watchOnce(
-	ctx context.Context, client *http.Client, base string, token func() (string, error), each func(TransferEvent),
+	ctx context.Context, client *http.Client, base string, token func() (string, error), each func(Event),
 ) (bool, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -70,21 +72,21 @@ func watchOnce(
 	defer silence.Stop()
 	resp, err := client.Do(req)
 	if err != nil {
-		return false, fmt.Errorf("kvplane: events of %s: %w", base, err)
+		return false, fmt.Errorf("control: events of %s: %w", base, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return false, fmt.Errorf("kvplane: events of %s: status %d", base, resp.StatusCode)
+		return false, fmt.Errorf("control: events of %s: status %d", base, resp.StatusCode)
 	}
-	each(TransferEvent{Event: openEvent})
+	each(Event{Event: Open})
 	if err := readEvents(resp.Body, func() { silence.Reset(watchSilence) }, each); err != nil {
-		return true, fmt.Errorf("kvplane: events of %s: %w", base, err)
+		return true, fmt.Errorf("control: events of %s: %w", base, err)
 	}
 	return true, nil
 }
 
 // readEvents reads a stream to its end and calls heard at each line, of at most maxLine bytes.
-func readEvents(stream io.Reader, heard func(), each func(TransferEvent)) error {
+func readEvents(stream io.Reader, heard func(), each func(Event)) error {
 	lines := bufio.NewScanner(stream)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
@@ -93,7 +95,7 @@ func readEvents(stream io.Reader, heard func(), each func(TransferEvent)) error 
 		if !ok {
 			continue
 		}
-		var ev TransferEvent
+		var ev Event
 		if err := json.Unmarshal([]byte(data), &ev); err != nil {
 			return err
 		}
@@ -104,7 +106,7 @@ func readEvents(stream io.Reader, heard func(), each func(TransferEvent)) error 
 
 // CancelTransfer asks an engine to give a transfer up. nil means that it has taken the request.
 func CancelTransfer(
-	ctx context.Context, client *http.Client, base string, token func() (string, error), id TransferID, why string,
+	ctx context.Context, client *http.Client, base string, token func() (string, error), id transfer.ID, why string,
 ) error {
 	path := "/kvplane/v1/transfers/" + id.String() + "/cancel"
 	req, err := controlRequest(ctx, http.MethodPost, base, path, why[:min(len(why), maxWhy)], token)
@@ -113,12 +115,12 @@ func CancelTransfer(
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("kvplane: cancel %s at %s: %w", id, base, err)
+		return fmt.Errorf("control: cancel %s at %s: %w", id, base, err)
 	}
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxLine)) // so that the connection can be used again
 	if resp.StatusCode != http.StatusAccepted {
-		return fmt.Errorf("kvplane: cancel %s at %s: status %d", id, base, resp.StatusCode)
+		return fmt.Errorf("control: cancel %s at %s: status %d", id, base, resp.StatusCode)
 	}
 	return nil
 }
@@ -126,14 +128,14 @@ func CancelTransfer(
 func controlRequest(ctx context.Context, method, base, path, body string, token func() (string, error)) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(base, "/")+path, strings.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("kvplane: %w: %w", errNoRequest, err)
+		return nil, fmt.Errorf("control: %w: %w", errNoRequest, err)
 	}
 	if token == nil {
 		return req, nil
 	}
 	t, err := token()
 	if err != nil {
-		return nil, fmt.Errorf("kvplane: token for %s: %w", base, err)
+		return nil, fmt.Errorf("control: token for %s: %w", base, err)
 	}
 	req.Header.Set("Authorization", "Bearer "+t)
 	return req, nil

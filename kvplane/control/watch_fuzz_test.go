@@ -1,4 +1,4 @@
-package kvplane
+package control
 
 import (
 	"bytes"
@@ -16,9 +16,9 @@ func FuzzWatch(f *testing.F) {
 	f.Add(append([]byte("data: "), bytes.Repeat([]byte{' '}, maxLine)...))
 	f.Add([]byte("data: {\"event\":\"\xff\"}\r\nevent: x"))
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		var got []TransferEvent
+		var got []Event
 		heard := 0
-		err := readEvents(bytes.NewReader(stream), func() { heard++ }, func(e TransferEvent) { got = append(got, e) })
+		err := readEvents(bytes.NewReader(stream), func() { heard++ }, func(e Event) { got = append(got, e) })
 		if len(got) > heard {
 			t.Fatalf("%d events in %d lines", len(got), heard)
 		}
@@ -40,8 +40,8 @@ func FuzzWatch(f *testing.F) {
 		if again.Len() > maxLine {
 			return // escaped, a line may have grown
 		}
-		var same []TransferEvent
-		if err := readEvents(&again, func() {}, func(e TransferEvent) { same = append(same, e) }); err != nil || !cmp.Equal(got, same) {
+		var same []Event
+		if err := readEvents(&again, func() {}, func(e Event) { same = append(same, e) }); err != nil || !cmp.Equal(got, same) {
 			t.Errorf("%+v comes back as %+v, %v", got, same, err)
 		}
 	})

@@ -1,4 +1,4 @@
-package kvplane
+package control
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
@@ -18,12 +19,12 @@ const (
 	maxWhy         = 1 << 10          // bytes of a cancel's body
 )
 
-// ControlHandler serves GET /kvplane/v1/events, a stream of TransferEvents, and POST
+// Handler serves GET /kvplane/v1/events, a stream of Events, and POST
 // /kvplane/v1/transfers/{id}/cancel, whose body may say why. authorize refuses a request by returning an error, which
 // decides the answer and is one line in the log, as metadata.Refuse has it; cancel must not block. Who may open a stream
 // may read it to its end, which is the request's: to shut down, cancel the server's base context.
-func ControlHandler(
-	events *Events, cancel func(id TransferID, why string), authorize func(r *http.Request) error, log *slog.Logger,
+func Handler(
+	events *Broadcaster, cancel func(id transfer.ID, why string), authorize func(r *http.Request) error, log *slog.Logger,
 ) http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, serve func(http.ResponseWriter, *http.Request) error) {
@@ -42,7 +43,7 @@ func ControlHandler(
 		return nil
 	})
 	handle("POST /kvplane/v1/transfers/{id}/cancel", func(w http.ResponseWriter, r *http.Request) error {
-		id, err := ParseTransferID(r.PathValue("id"))
+		id, err := transfer.ParseID(r.PathValue("id"))
 		if err != nil {
 			return &badRequest{http.StatusBadRequest, "bad_transfer", err}
 		}
@@ -74,7 +75,7 @@ func (e *badRequest) Challenge() string { return "" }
 func (e *badRequest) Reason() string    { return e.reason }
 
 // serveEvents streams until the client leaves, the server closes, or the stream cannot be written.
-func serveEvents(w http.ResponseWriter, r *http.Request, events *Events) {
+func serveEvents(w http.ResponseWriter, r *http.Request, events *Broadcaster) {
 	feed, end := events.Subscribe(eventsBuffer)
 	defer end()
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -99,7 +100,7 @@ func serveEvents(w http.ResponseWriter, r *http.Request, events *Events) {
 		case ev := <-feed:
 			b, err := json.Marshal(ev)
 			if err != nil {
-				return // a TransferEvent can always be encoded
+				return // a Event can always be encoded
 			}
 			line = append(append(append(line[:0], "data: "...), b...), "\n\n"...)
 		case <-alive.C:

@@ -1,4 +1,7 @@
-package kvplane
+// Package control is what a gateway and an engine of connector kvplane say to each other of single transfers: the
+// stream of events, and the request to cancel. Engines serve Handler; the gateway calls Watch and CancelTransfer. It
+// knows nothing of the agents that move the bytes.
+package control
 
 import (
 	"sync"
@@ -6,8 +9,8 @@ import (
 	"pdrouter/metadata"
 )
 
-// TransferEvent says how a transfer came out on one rank, as the control routes publish it.
-type TransferEvent struct {
+// Event says how a transfer came out on one rank, as the control routes publish it.
+type Event struct {
 	Transfer   string        `json:"transfer_id"`
 	Engine     string        `json:"engine"`
 	Generation uint64        `json:"generation"`
@@ -22,32 +25,33 @@ type TransferEvent struct {
 	Reason string `json:"reason,omitempty"` // failed; sent if a consumer went without
 }
 
+// The events of a transfer, and of the stream itself.
 const (
-	readyEvent  = "ready"  // decode: this rank has all its blocks
-	sentEvent   = "sent"   // prefill: this rank writes nothing more
-	failedEvent = "failed" // decode: this rank does not get its blocks
-	gapEvent    = "gap"    // what a subscriber gets in place of the events it was too slow for
-	openEvent   = "open"   // a stream begins; after the first one, events may have been missed
-	closedEvent = "closed" // a stream has broken, or could not be opened; why is its reason
+	Ready  = "ready"  // decode: this rank has all its blocks
+	Sent   = "sent"   // prefill: this rank writes nothing more
+	Failed = "failed" // decode: this rank does not get its blocks
+	Gap    = "gap"    // what a subscriber gets in place of the events it was too slow for
+	Open   = "open"   // a stream begins; after the first one, events may have been missed
+	Closed = "closed" // a stream has broken, or could not be opened; why is its reason
 )
 
-// Events hands the events of all transfers of one engine to whoever subscribes. Safe for concurrent use.
-type Events struct {
+// Broadcaster hands the events of all transfers of one engine to whoever subscribes. Safe for concurrent use.
+type Broadcaster struct {
 	mu   sync.Mutex
 	subs map[*subscription]struct{}
 }
 
 type subscription struct {
-	events chan TransferEvent
+	events chan Event
 	missed bool
 }
 
-// NewEvents returns a broadcaster without subscribers.
-func NewEvents() *Events { return &Events{subs: map[*subscription]struct{}{}} }
+// NewBroadcaster returns a broadcaster without subscribers.
+func NewBroadcaster() *Broadcaster { return &Broadcaster{subs: map[*subscription]struct{}{}} }
 
 // Publish hands an event to every subscriber. It never blocks: a subscriber whose buffer is full loses it and finds a
 // gap event in front of the next one that fits.
-func (e *Events) Publish(ev TransferEvent) {
+func (e *Broadcaster) Publish(ev Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for s := range e.subs {
@@ -55,7 +59,7 @@ func (e *Events) Publish(ev TransferEvent) {
 			if cap(s.events)-len(s.events) < 2 {
 				continue
 			}
-			s.events <- TransferEvent{Event: gapEvent, Engine: ev.Engine, Generation: ev.Generation}
+			s.events <- Event{Event: Gap, Engine: ev.Engine, Generation: ev.Generation}
 			s.missed = false
 		}
 		select {
@@ -68,8 +72,8 @@ func (e *Events) Publish(ev TransferEvent) {
 
 // Subscribe returns a channel of at most buffer waiting events (at least 2), and the function that ends the
 // subscription and closes the channel; it may be called twice.
-func (e *Events) Subscribe(buffer int) (<-chan TransferEvent, func()) {
-	s := &subscription{events: make(chan TransferEvent, max(buffer, 2))}
+func (e *Broadcaster) Subscribe(buffer int) (<-chan Event, func()) {
+	s := &subscription{events: make(chan Event, max(buffer, 2))}
 	e.mu.Lock()
 	e.subs[s] = struct{}{}
 	e.mu.Unlock()

@@ -1,0 +1,35 @@
+// Package transfer names the hand-over of one request's KV between two engines. The gateway, the control routes and the
+// plane use it, so it imports nothing of theirs.
+package transfer
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+)
+
+// ID names the hand-over of one request's KV from one engine to another. It is unguessable, new at every dispatch and
+// serves once. The zero value names nothing.
+type ID [16]byte
+
+// NewID draws a new id.
+func NewID() ID {
+	var id ID
+	rand.Read(id[:]) // never fails: crypto/rand ends the process instead
+	return id
+}
+
+// String returns 32 hexadecimal digits.
+func (id ID) String() string { return hex.EncodeToString(id[:]) }
+
+// ParseID is the inverse of String. Capital digits and the zero id are refused.
+func ParseID(s string) (ID, error) {
+	var id ID
+	if len(s) != 2*len(id) {
+		return ID{}, fmt.Errorf("transfer id has %d characters; want %d hexadecimal digits", len(s), 2*len(id))
+	}
+	if _, err := hex.Decode(id[:], []byte(s)); err != nil || id.String() != s || id == (ID{}) {
+		return ID{}, fmt.Errorf("transfer id %q is not %d lower-case hexadecimal digits", s, 2*len(id))
+	}
+	return id, nil
+}
