@@ -235,3 +235,23 @@ func TestClientsFollowNoRedirects(t *testing.T) {
 		})
 	})
 }
+
+// TestGatewayLinksNoAgent: the gateway's packages link neither an agent nor the libraries that one opens.
+func TestGatewayLinksNoAgent(t *testing.T) {
+	for _, name := range []string{"kvplane/control", "kvplane/ticket", "router/..."} {
+		cmd := exec.Command("go", "list", "-deps", module+"/"+name)
+		cmd.Dir = "../.."
+		cmd.Stderr = os.Stderr
+		raw, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		for _, dep := range strings.Fields(string(raw)) {
+			switch {
+			case dep == module+"/kvplane", dep == module+"/kvplane/nixl", dep == module+"/internal/cuda",
+				dep == "github.com/ebitengine/purego", strings.HasPrefix(dep, "github.com/ebitengine/purego/"):
+				t.Errorf("%s links %s", name, dep)
+			}
+		}
+	}
+}
