@@ -89,7 +89,6 @@ type Agent struct {
 
 	mu     sync.Mutex
 	record metadata.Record // another one after each Rebuild
-	agree  agreement       // with the private part of its Key
 }
 
 // Open starts the agent: it registers the memory, listens, and runs until Close.

@@ -62,7 +62,7 @@ type PrefillEndpoint struct {
 	Mode     string // "push" or "pull"; "" of engines that do not say
 
 	Quoted []byte // the engine id as it stands in JSON
-	params []byte // the part of decode's params that is the same for every transfer
+	params []byte // the part of decode's params that is the same for every transfer; it ends inside the string remote_request_id
 }
 
 // written fills in the fields that hold JSON.

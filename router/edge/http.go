@@ -153,7 +153,9 @@ func (r *Edge) tellModels(q *request, c *fiber.Ctx) error {
 	return nil
 }
 
-// relayed is an answer that is sent as it comes. RelayTo names the client's connection, before anything else is called.
+// relayed is an answer that is sent as it comes. RelayTo names the client's connection, before anything else is called. When handle has
+// returned, the server reads a fan by Read. Of an exchange it calls WriteTo instead (SupportsBodyWriteTo), which sends each event as it
+// comes. At the end it calls CloseWithError.
 type relayed interface {
 	Read(p []byte) (int, error)
 	CloseWithError(err error) error

@@ -10,6 +10,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
+	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/reclaim"
 	"pdrouter/router/relay"
@@ -42,6 +43,18 @@ type attempt struct {
 	landed         func() bool // whether the transfer is over, as far as is known; nil if that cannot be known
 
 	ifPrefillFails atomic.Pointer[reclaim.Job] // the job for then, as the leg continues only for decode's blocks; prefillOver after its end
+}
+
+// attemptContext is what the legs of a request need of it, and how they are ended. It belongs to the owner of the exchange, like the attempt
+// that its methods are given.
+type attemptContext struct {
+	r         *Exchanges
+	s         *Snapshot // what the request was admitted with
+	m         *fleet.Model
+	b         *openai.Body
+	path      string // of the engine's route; the route table's, never the client's bytes
+	forwarded *leg.Forwarded
+	excluded  fleet.Excluded // engines that have failed it
 }
 
 // custody says who ends a decode leg.

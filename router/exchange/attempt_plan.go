@@ -171,10 +171,10 @@ func (x *Exchange) awaitPair(a *attempt) {
 	waiting := new(upstream.Canceler)
 	x.r.Cancels.Add(waiting)
 	defer waiting.Remove()
-	if !x.block(waiting) {
+	if !x.armInterrupt(waiting) {
 		return
 	}
-	defer x.unblock()
+	defer x.disarmInterrupt()
 	a.parked = false
 	timeout, stop := context.WithTimeout(waiting, x.s.Config.Timeouts.Pair)
 	defer stop()

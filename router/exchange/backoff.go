@@ -86,7 +86,7 @@ func (x *Exchange) later(choice policies.Choice, waited bool) (dispatch.Event, b
 func (x *Exchange) pauseForEngines() {
 	t := time.NewTimer(x.pause)
 	defer t.Stop()
-	for x.block(nil) {
+	for x.armInterrupt(nil) {
 		select {
 		case <-t.C:
 			x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvWaited}})

@@ -1,7 +1,7 @@
 // Package exchange serves one proxied request, from its admission to the end of its legs. An Exchange is the only driver of the state machine
 // in package dispatch: each event makes one step (advance), each action of the step is done (perform). Read exchange.go first, then request.go
-// for what comes in, attempt_plan.go and attempt_ask.go for how engines are chosen and asked, stream_relay.go for the answer, legs.go for the
-// ends. It knows no route, no limiter and no queue: the edge or a fan-out, its Caller, begins it, runs it, sends its Reply, and is told of
+// for what comes in, attempt_plan.go and attempt_ask.go for how engines are chosen and asked, stream_relay.go for the answer, legs.go for how
+// legs end. It knows no route, no limiter and no queue: the edge or a fan-out, its Caller, begins it, runs it, sends its Reply, and is told of
 // its end. KV that a request leaves with an engine is handed to package reclaim.
 package exchange
 
@@ -99,7 +99,7 @@ func (r *Exchanges) Begin(q *Request) *Exchange {
 	x.attemptContext = attemptContext{r: r, s: s, m: m, b: b, path: q.Path, forwarded: q.Forwarded}
 	b.Retain() // until the exchange is done
 	x.caller, x.branch, x.tenant = q.Caller, q.Branch, q.Tenant
-	x.mailbox.init()
+	x.init()
 	x.queue, x.acts = x.queueRoom[:0], x.actRoom[:0]
 	x.Sum = report.Summary{
 		RequestID: q.ID, Subject: q.Subject, Model: m.Name, Route: q.Pattern, Stream: b.Stream, Removed: b.Removed, Arrived: arrived,

@@ -12,18 +12,6 @@ import (
 	"pdrouter/router/reclaim"
 )
 
-// attemptContext is what the legs of a request need of it, and how they are ended. It belongs to the owner of the exchange, like the attempt
-// that its methods are given.
-type attemptContext struct {
-	r         *Exchanges
-	s         *Snapshot // what the request was admitted with
-	m         *fleet.Model
-	b         *openai.Body
-	path      string // of the engine's route; the route table's, never the client's bytes
-	forwarded *leg.Forwarded
-	excluded  fleet.Excluded // engines that have failed it
-}
-
 // newJob returns the job that frees what an attempt of the request may leak.
 func (g *attemptContext) newJob(a *attempt) *reclaim.Job {
 	m := reclaim.NewJob(g.s.Reclaim, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
@@ -184,41 +172,6 @@ func (g *attemptContext) freePrefill(a *attempt) {
 	g.startJob(a, m, func(ctx context.Context) {
 		g.r.Reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true}, reclaim.Certain)
 	}, m.Prefill)
-}
-
-// prefillRequest writes the request of a prefill leg.
-func (g *attemptContext) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.Request {
-	m := g.r.legRequests.New(to, g.path, h.Request, g.forwarded, false)
-	m.Params = g.m.Connector.PrefillParams(m.Params[:0], h)
-	l := openai.VariantPrefill
-	if g.m.Connector.Traits().RequiresSplit {
-		l = openai.VariantPrefillMirrored
-	}
-	m.Write(g.b, l, h.Request, m.Params)
-	m.Once = g.m.Connector.Traits().Stock != nil // as decode's
-	return m
-}
-
-// decodeRequest writes the decode leg's request. tokens has the engine say which tokens it makes.
-func (g *attemptContext) decodeRequest(a *attempt, tokens bool) *leg.Request {
-	m := g.r.legRequests.New(&a.decode, g.path, a.h.Request, g.forwarded, g.b.Stream)
-	var kv []byte
-	if tokens {
-		m.Params = append(m.Params[:0], `"return_token_ids":true`...)
-		if a.split { // by a connector whose params are one object
-			m.Params = g.m.Connector.DecodeParams(append(m.Params, `,"kv_transfer_params":`...), &a.h)
-		}
-		kv = m.Params
-	} else if a.split {
-		m.Params = g.m.Connector.DecodeParams(m.Params[:0], &a.h)
-		kv = m.Params
-	}
-	m.Write(g.b, openai.VariantDecode, a.h.Request, kv)
-	if g.b.Passthrough != nil {
-		leg.Passthrough(g.b.Passthrough, m)
-	}
-	m.Once = a.split && g.m.Connector.Traits().Stock != nil // two under one id: the second may stay held, or end the engine
-	return m
 }
 
 // observeDecode learns from a decode leg what its engine is like, and of a split request what its pair is.

@@ -21,8 +21,8 @@ type envelope struct {
 
 // mailbox holds the events that legs, timers and the client have for the owner of an exchange. It is safe for concurrent use.
 //
-// An event of a decode leg carries that leg: with an event that is accepted the leg and its answer become the owner's. If an
-// event is not accepted, its sender ends the leg.
+// An event of a decode leg comes with its attempt. Once it is accepted, the owner must end that leg. If it is not accepted, its sender
+// ends the leg.
 type mailbox struct {
 	wake chan struct{} // has room for one: something is here
 
@@ -98,8 +98,8 @@ func (b *mailbox) restrict(accepts accepted, current *attempt) {
 	}
 }
 
-// block notes how to interrupt the owner. It reports false if there is an event.
-func (b *mailbox) block(interrupt *upstream.Canceler) bool {
+// armInterrupt notes how to interrupt the owner, which is about to block. It reports false if there is an event to handle first.
+func (b *mailbox) armInterrupt(interrupt *upstream.Canceler) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.items) > 0 {
@@ -109,7 +109,7 @@ func (b *mailbox) block(interrupt *upstream.Canceler) bool {
 	return true
 }
 
-func (b *mailbox) unblock() {
+func (b *mailbox) disarmInterrupt() {
 	b.mu.Lock()
 	b.interrupt = nil
 	b.mu.Unlock()

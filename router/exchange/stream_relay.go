@@ -96,14 +96,14 @@ func (x *Exchange) read() {
 		x.streamEnded()
 	case !x.pour():
 		s.FreeIfEmpty()
-		if !x.block(&d.Canceler) {
+		if !x.armInterrupt(&d.Canceler) {
 			return
 		}
 		// From here on an event of the request cancels decode's leg: each of them ends the stream. The failure that this makes of the wait is
 		// never looked at, as advance takes the event first.
 		x.idle.arm(d, x.s.Config.Timeouts.Stream, x.keepAliveEvery())
 		err := d.Response.Await()
-		x.unblock()
+		x.disarmInterrupt()
 		if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && d.Cause() == nil {
 			err = x.silent(d)
 		} else {
