@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	_ "embed"
+	"errors"
 	"io"
 	"path/filepath"
 	"reflect"
@@ -34,8 +36,8 @@ func dumpCommand() *cobra.Command {
 	}
 	path, output := configFlag(c), outputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if len(args) == 1 {
-			*path = args[0]
+		if err := configArgument(c, path, args); err != nil {
+			return err
 		}
 		file, err := filepath.Abs(*path) // what is dumped can be used elsewhere
 		if err != nil {
@@ -70,11 +72,20 @@ func (l *loaded) dump() ([]byte, error) {
 	if c.Metadata.Store == "redis" {
 		c.Metadata.Redis = c.Metadata.Redis.WithDefaults()
 	}
+	return marshal(c)
+}
+
+// marshal returns a configuration as a file, without what is zero.
+func marshal(c fileConfig) ([]byte, error) {
 	doc, err := nodeOf(reflect.ValueOf(c))
 	if err != nil {
 		return nil, err
 	}
-	return yaml.Marshal(doc)
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	err = errors.Join(enc.Encode(doc), enc.Close())
+	return b.Bytes(), err
 }
 
 // nodeOf returns a value as YAML, without the fields of structs that are zero or empty. A pointer that is set is kept, also to a zero:

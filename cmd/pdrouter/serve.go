@@ -56,6 +56,18 @@ func configFlag(c *cobra.Command) *string {
 		"the configuration `file`; the environment variable PDROUTER_CONFIG sets the default")
 }
 
+// configArgument takes the file from an argument, which may stand in place of the flag.
+func configArgument(c *cobra.Command, path *string, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if c.Flags().Changed("config") {
+		return usageError{errors.New("the configuration file is named twice"), c.CommandPath()}
+	}
+	*path = args[0]
+	return nil
+}
+
 // serve runs the gateway until ctx ends, then lets the requests in progress finish.
 func serve(ctx context.Context, l *loaded, out io.Writer) error {
 	to := new(logs)

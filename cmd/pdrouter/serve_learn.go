@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
 	"pdrouter/internal/inspect"
 	"pdrouter/router/config"
@@ -27,7 +25,7 @@ const serveAbout = `Run the gateway, with a configuration file or with engines f
 With engines from the command line the gateway asks each of them which model it serves, how it hands KV off and where its side
 channel is, and waits for those that still start. --print-config prints the same as a configuration file, to keep and to extend.`
 
-// learnFlags are the flags of serve that stand for a configuration file.
+// learned are the flags of serve that stand for a configuration file.
 type learned struct {
 	prefill, decode, engines []string
 	model, keyFile, listen   string
@@ -96,7 +94,8 @@ func (l *learned) learn(ctx context.Context, out io.Writer) ([]byte, error) {
 	if len(mistakes) > 0 {
 		return nil, errors.Join(mistakes...)
 	}
-	return l.yaml(m)
+	text, err := marshal(fileConfig{Listen: listenConfig{Clients: l.listen}, Config: config.Config{Models: []config.Model{m}}})
+	return append([]byte("# Learned from the engines; see configs/ and docs/configuration.md for what else can be set.\n"), text...), err
 }
 
 // awaitEngine asks an engine until it answers. One that is reached and answers with an error is not waited for, but for 503: it starts.
@@ -108,7 +107,7 @@ func awaitEngine(ctx context.Context, files *config.Secrets, e *inspect.Engine, 
 		switch {
 		case e.Err == nil:
 			return nil
-		case context.Cause(ctx) != nil && ctx.Err() != nil:
+		case ctx.Err() != nil:
 			return fmt.Errorf("%w; %s: %w", context.Cause(ctx), e.Entry.URL, e.Err)
 		case !starts:
 			return fmt.Errorf("serve: %s: %w", e.Entry.URL, e.Err)
@@ -145,58 +144,15 @@ func askEngine(ctx context.Context, files *config.Secrets, e config.Engine) (ins
 	return inspect.Asker{URL: e.URL, Token: token, Client: client}.Ask(ctx)
 }
 
-// learnedEngine is an entry as a file has it, without what is not set.
-type learnedEngine struct {
-	Name            string `yaml:"name"`
-	URL             string `yaml:"url"`
-	SideChannel     string `yaml:"side_channel,omitempty"`
-	KeyFile         string `yaml:"key_file,omitempty"`
-	PlainRequestIDs bool   `yaml:"plain_request_ids,omitempty"`
-	TensorParallel  int    `yaml:"tensor_parallel,omitempty"`
-	BootstrapPort   int    `yaml:"bootstrap_port,omitempty"`
-}
-
-// yaml returns the configuration as a file.
-func (l *learned) yaml(m config.Model) ([]byte, error) {
-	type model struct {
-		Name      string          `yaml:"name"`
-		Connector string          `yaml:"connector"`
-		Prefill   []learnedEngine `yaml:"prefill,omitempty"`
-		Decode    []learnedEngine `yaml:"decode,omitempty"`
-		Engines   []learnedEngine `yaml:"engines,omitempty"`
-	}
-	entries := func(list []config.Engine) (all []learnedEngine) {
-		for _, e := range list {
-			all = append(all, learnedEngine{e.Name, e.URL, e.SideChannel, e.KeyFile, e.PlainRequestIDs, e.TensorParallel, e.BootstrapPort})
-		}
-		return all
-	}
-	file := struct {
-		Listen map[string]string `yaml:"listen"`
-		Models []model           `yaml:"models"`
-	}{map[string]string{"clients": l.listen}, []model{{m.Name, m.Connector, entries(m.Prefill), entries(m.Decode), entries(m.Engines)}}}
-	var b bytes.Buffer
-	b.WriteString("# Learned from the engines; see configs/ and docs/configuration.md for what else can be set.\n")
-	enc := yaml.NewEncoder(&b)
-	enc.SetIndent(2)
-	if err := errors.Join(enc.Encode(file), enc.Close()); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
-}
-
 // probe asks every engine of the configuration, and returns what does not fit.
 func (l *loaded) probe(ctx context.Context) []inspect.Finding {
 	var all []inspect.Finding
 	files := new(config.Secrets)
 	for i, m := range l.Models {
 		var engines []inspect.Engine
-		for _, list := range []struct {
-			role    inspect.Role
-			engines []config.Engine
-		}{{inspect.Prefill, m.Prefill}, {inspect.Decode, m.Decode}, {inspect.Both, m.Engines}} {
-			for j, entry := range list.engines {
-				e := inspect.Engine{Path: element(element("models", i)+"."+string(list.role), j), Role: list.role, Entry: entry}
+		for _, list := range sourcesOf(&m) {
+			for j, entry := range *list.engines {
+				e := inspect.Engine{Path: element(element("models", i)+"."+list.key, j), Role: inspect.Role(list.key), Entry: entry}
 				e.Facts, e.Err = askEngine(ctx, files, entry)
 				engines = append(engines, e)
 			}

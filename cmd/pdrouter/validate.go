@@ -29,11 +29,8 @@ func validateCommand() *cobra.Command {
 	probe := c.Flags().Bool("probe", false, "also ask each engine what it is, and name what does not fit the configuration; stock vLLM keeps one KV block for it until a lease ends")
 	c.MarkFlagsMutuallyExclusive("skip-files", "probe")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if len(args) == 1 {
-			if c.Flags().Changed("config") {
-				return usageError{errors.New("the configuration file is named twice"), c.CommandPath()}
-			}
-			*path = args[0]
+		if err := configArgument(c, path, args); err != nil {
+			return err
 		}
 		l, err := validate(*path, *skipFiles, c.OutOrStdout())
 		if err != nil || !*probe {
