@@ -35,6 +35,10 @@ type Selection struct {
 
 	shape openai.Shape // of the request's route
 	bare  bool         // a pair was left out because its prefill engine hands nothing off
+	asked struct {     // the last answer of pairable in this snapshot: a policy counts its candidates before it takes one of them
+		pair *Pair
+		may  bool
+	}
 
 	probed *Engine // the last engine whose half-open circuit waits for this request
 
@@ -79,6 +83,7 @@ func (k *Selection) ChooseDecode() policies.Choice {
 
 // snapshot takes the snapshot, and says of either role whether engines are used though they are out.
 func (k *Selection) snapshot() (f policies.Fleet, prefill, decode bool) {
+	k.asked.pair = nil
 	f.Prefill, prefill = k.list(k.prefillRoom[:0], k.m.Prefill, never)
 	f.Decode, decode = k.list(k.decodeRoom[:0], k.m.Decode, k.f.health.PanicPercent)
 	if k.m.Connector.Traits().Handshakes {
@@ -185,6 +190,13 @@ func (k *Selection) ComesBack(r Role) (after time.Duration, comes bool) {
 // pairable says whether a request may be split between two engines.
 func (k *Selection) pairable(p, d int) bool {
 	c := k.m.PairAt(p, d)
+	if c != k.asked.pair {
+		k.asked.pair, k.asked.may = c, k.splits(c)
+	}
+	return k.asked.may
+}
+
+func (k *Selection) splits(c *Pair) bool {
 	if !c.Prefill.HandOff.lets(k.shape, k.Now) {
 		k.bare = true
 		return false
