@@ -54,7 +54,7 @@ func TestFault29Salt(t *testing.T) {
 				t.Fatal(herr)
 			}
 			b.Sealed = here.Seal("a", b.Salt)
-			for _, l := range [][]byte{b.AppendPrefill(nil, "id", []byte(`{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", []byte(`{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", nil)} {
+			for _, l := range [][]byte{b.AppendPrefill(nil, "id", []byte(`"kv_transfer_params":{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", []byte(`"kv_transfer_params":{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", nil)} {
 				var got struct {
 					Salt string `json:"cache_salt"`
 				}
@@ -175,7 +175,7 @@ func TestFault29MediaIDs(t *testing.T) {
 				b := parse(row.shape, in, tenant)
 				legs := [][]byte{b.AppendVariant(nil, nil, openai.VariantDecode, "id", nil)}
 				if b.Passthrough == nil {
-					legs = append(legs, b.AppendPrefill(nil, "id", []byte(`{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", []byte(`{"do_remote_decode":true}`)))
+					legs = append(legs, b.AppendPrefill(nil, "id", []byte(`"kv_transfer_params":{"do_remote_decode":true}`)), b.AppendDecode(nil, "id", []byte(`"kv_transfer_params":{"do_remote_decode":true}`)))
 				}
 				for _, l := range legs {
 					got := uuidsOf(t, l)

@@ -13,9 +13,10 @@ type Connector interface {
 	// Traits returns the same value at each call. It must not be changed.
 	Traits() *Traits
 	dispatch.Ender
-	// PrefillParams and DecodeParams append the kv_transfer_params of either leg.
-	PrefillParams(dst []byte, h *Handoff) []byte
-	DecodeParams(dst []byte, h *Handoff) []byte
+	// PrefillMembers and DecodeMembers append the JSON members that the hand-off adds to the body of either leg, such as
+	// "kv_transfer_params":{...}, without a comma at either end.
+	PrefillMembers(dst []byte, h *Handoff) []byte
+	DecodeMembers(dst []byte, h *Handoff) []byte
 	// Accept says what prefill's kv_transfer_params mean for the attempt: EvPrefillUsable, EvPrefillMoved or
 	// EvPrefillUnusable.
 	Accept(h *Handoff, kv []byte) dispatch.EventKind
@@ -94,8 +95,8 @@ func (none) Traits() *Traits { return &noneTraits }
 // End is never asked: there is no prefill leg whose end could matter to decode's.
 func (none) End(_ dispatch.Ending, out []dispatch.Action) []dispatch.Action { return out }
 
-func (none) PrefillParams(dst []byte, _ *Handoff) []byte { return dst }
-func (none) DecodeParams(dst []byte, _ *Handoff) []byte  { return dst }
+func (none) PrefillMembers(dst []byte, _ *Handoff) []byte { return dst }
+func (none) DecodeMembers(dst []byte, _ *Handoff) []byte  { return dst }
 func (none) Accept(*Handoff, []byte) dispatch.EventKind  { return dispatch.EvPrefillUnusable }
 
 // The connectors a model may name: who moves the KV blocks from prefill to decode.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/binary"
-	"fmt"
 	"net"
 	"strconv"
 
@@ -61,16 +60,14 @@ type PrefillEndpoint struct {
 	DCP      int
 	Mode     string // "push" or "pull"; "" of engines that do not say
 
-	Quoted []byte // the engine id as it stands in JSON
-	params []byte // the part of decode's params that is the same for every transfer; it ends inside the string remote_request_id
+	Quoted      []byte // the engine id as it stands in JSON
+	pushMembers []byte // see push.DecodeMembers
 }
 
 // written fills in the fields that hold JSON.
 func (c PrefillEndpoint) written() *PrefillEndpoint {
 	c.Quoted = openai.AppendString(nil, c.EngineID)
-	dst := append(append([]byte(`{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":`), c.Quoted...), `,"remote_host":`...)
-	dst = openai.AppendString(dst, c.Host)
-	c.params = fmt.Appendf(dst, `,"remote_port":%d,"tp_size":%d,"pp_size":%d,"dcp_size":%d,"remote_request_id":"`, c.Port, c.TP, c.PP, c.DCP)
+	c.pushMembers = pushMembersOf(&c)
 	return &c
 }
 

@@ -37,12 +37,12 @@ func (plane) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 	return out
 }
 
-func (plane) PrefillParams(dst []byte, h *Handoff) []byte {
-	return h.planeParams(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`, h.Decode)
+func (plane) PrefillMembers(dst []byte, h *Handoff) []byte {
+	return h.planeParams(dst, `"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`, h.Decode)
 }
 
-func (plane) DecodeParams(dst []byte, h *Handoff) []byte {
-	return h.planeParams(dst, `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"`, h.Prefill)
+func (plane) DecodeMembers(dst []byte, h *Handoff) []byte {
+	return h.planeParams(dst, `"kv_transfer_params":{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"`, h.Prefill)
 }
 
 func (h *Handoff) planeParams(dst []byte, head string, peer metadata.Incarnation) []byte {

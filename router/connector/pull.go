@@ -36,13 +36,15 @@ func (pull) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 	return out
 }
 
-func (pull) PrefillParams(dst []byte, h *Handoff) []byte {
-	return append(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,`+
+func (pull) PrefillMembers(dst []byte, h *Handoff) []byte {
+	return append(dst, `"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,`+
 		`"remote_block_ids":null,"remote_host":null,"remote_port":null}`...)
 }
 
-// DecodeParams are what prefill answered, to the byte.
-func (pull) DecodeParams(dst []byte, h *Handoff) []byte { return append(dst, h.KVParams...) }
+// DecodeMembers are the kv_transfer_params that prefill answered, to the byte.
+func (pull) DecodeMembers(dst []byte, h *Handoff) []byte {
+	return append(append(dst, `"kv_transfer_params":`...), h.KVParams...)
+}
 
 // Accept refuses params without a field that decode needs to read: a missing field can crash the decode engine.
 func (pull) Accept(h *Handoff, kv []byte) dispatch.EventKind {

@@ -2,8 +2,10 @@ package connector
 
 import (
 	"bytes"
+	"fmt"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
 )
 
 // push is stock vLLM's NixlPushConnector. Decode registers its blocks with prefill, and prefill writes them when it has finished. Decode
@@ -60,19 +62,27 @@ func (push) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 	return out
 }
 
-// PrefillParams of stock vLLM, push, do not name the decode engine: it registers with prefill.
-func (push) PrefillParams(dst []byte, h *Handoff) []byte {
-	dst = append(dst, `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`...)
+// PrefillMembers do not name the decode engine: it registers with prefill.
+func (push) PrefillMembers(dst []byte, h *Handoff) []byte {
+	dst = append(dst, `"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`...)
 	dst = append(dst, h.Transfer...)
 	return append(dst, `"}`...)
 }
 
-func (push) DecodeParams(dst []byte, h *Handoff) []byte {
-	dst = append(dst, h.Endpoint.params...)
+// DecodeMembers name the prefill engine and both ids of the transfer.
+func (push) DecodeMembers(dst []byte, h *Handoff) []byte {
+	dst = append(dst, h.Endpoint.pushMembers...) // up to the opening quote of remote_request_id
 	dst = h.Shape.AppendEngineRequest(dst, h.Request)
 	dst = append(dst, `","transfer_id":"`...)
 	dst = append(dst, h.Transfer...)
 	return append(dst, `"}`...)
+}
+
+// pushMembersOf writes the part of DecodeMembers that is the same for every transfer of a prefill engine.
+func pushMembersOf(c *PrefillEndpoint) []byte {
+	dst := append([]byte(`"kv_transfer_params":{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":`), c.Quoted...)
+	dst = openai.AppendString(append(dst, `,"remote_host":`...), c.Host)
+	return fmt.Appendf(dst, `,"remote_port":%d,"tp_size":%d,"pp_size":%d,"dcp_size":%d,"remote_request_id":"`, c.Port, c.TP, c.PP, c.DCP)
 }
 
 // Accept reports whether prefill's answer names the run that decode's request names.

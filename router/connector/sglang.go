@@ -40,8 +40,8 @@ func (sglang) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 	return out
 }
 
-func (sglang) PrefillParams(dst []byte, h *Handoff) []byte { return h.Bootstrap.appendTo(dst) }
-func (sglang) DecodeParams(dst []byte, h *Handoff) []byte  { return h.Bootstrap.appendTo(dst) }
+func (sglang) PrefillMembers(dst []byte, h *Handoff) []byte { return h.Bootstrap.appendTo(dst) }
+func (sglang) DecodeMembers(dst []byte, h *Handoff) []byte  { return h.Bootstrap.appendTo(dst) }
 
 // Accept takes any answer: prefill has none before its blocks are with decode.
 func (sglang) Accept(*Handoff, []byte) dispatch.EventKind { return dispatch.EvPrefillUsable }

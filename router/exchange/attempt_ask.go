@@ -166,12 +166,12 @@ func (x *Exchange) newStream(a *attempt) *relay.Stream {
 // prefillRequest writes the request of a prefill leg.
 func (g *attemptContext) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.Request {
 	m := g.r.legRequests.New(to, g.path, h.Request, g.forwarded, false)
-	m.Params = g.m.Connector.PrefillParams(m.Params[:0], h)
+	m.Members = g.m.Connector.PrefillMembers(m.Members[:0], h)
 	l := openai.VariantPrefill
 	if g.m.Connector.Traits().RequiresSplit {
 		l = openai.VariantPrefillMirrored
 	}
-	m.Write(g.b, l, h.Request, m.Params)
+	m.Write(g.b, l, h.Request, m.Members)
 	m.Once = g.m.Connector.Traits().Stock != nil // as decode's
 	return m
 }
@@ -179,18 +179,17 @@ func (g *attemptContext) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.
 // decodeRequest writes the decode leg's request. tokens has the engine say which tokens it makes.
 func (g *attemptContext) decodeRequest(a *attempt, tokens bool) *leg.Request {
 	m := g.r.legRequests.New(&a.decode, g.path, a.h.Request, g.forwarded, g.b.Stream)
-	var kv []byte
+	m.Members = m.Members[:0]
 	if tokens {
-		m.Params = append(m.Params[:0], `"return_token_ids":true`...)
-		if a.split { // by a connector whose params are one object
-			m.Params = g.m.Connector.DecodeParams(append(m.Params, `,"kv_transfer_params":`...), &a.h)
-		}
-		kv = m.Params
-	} else if a.split {
-		m.Params = g.m.Connector.DecodeParams(m.Params[:0], &a.h)
-		kv = m.Params
+		m.Members = append(m.Members, `"return_token_ids":true`...)
 	}
-	m.Write(g.b, openai.VariantDecode, a.h.Request, kv)
+	if a.split {
+		if tokens {
+			m.Members = append(m.Members, ',')
+		}
+		m.Members = g.m.Connector.DecodeMembers(m.Members, &a.h)
+	}
+	m.Write(g.b, openai.VariantDecode, a.h.Request, m.Members)
 	if g.b.Passthrough != nil {
 		leg.Passthrough(g.b.Passthrough, m)
 	}

@@ -167,7 +167,7 @@ func (g *attemptContext) freePrefill(a *attempt) {
 	}
 	m.Decode, m.Body = to, g.b
 	m.Taking = g.r.legRequests.New(&leg.Leg{Engine: to}, g.path, h.Request, g.forwarded, false)
-	m.Taking.Write(g.b, openai.VariantPrefill, h.Request, g.m.Connector.DecodeParams(nil, h))
+	m.Taking.Write(g.b, openai.VariantPrefill, h.Request, g.m.Connector.DecodeMembers(nil, h))
 	m.Taking.Once = true
 	g.startJob(a, m, func(ctx context.Context) {
 		g.r.Reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true}, reclaim.Certain)

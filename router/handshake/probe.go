@@ -84,7 +84,7 @@ var errPanicked = errors.New("a panic, which the log has")
 
 // askPrefill asks the prefill leg and reads its answer.
 func (p *probe) askPrefill() error {
-	return p.ask(&p.prefill, p.b.AppendPrefill(nil, p.h.Request, p.c.Connector.PrefillParams(nil, &p.h)))
+	return p.ask(&p.prefill, p.b.AppendPrefill(nil, p.h.Request, p.c.Connector.PrefillMembers(nil, &p.h)))
 }
 
 // plane asks both engines at once, as every request of connector kvplane does: their agents look each other up
@@ -119,7 +119,7 @@ func (p *probe) plane(ctx context.Context, pair metadata.Pair) error {
 			due = p.decode.CancelAfter(p.s.Config.Timeouts.Transfer, leg.ErrTransferLate)
 		})
 	}()
-	if err := p.ask(&p.decode, p.b.AppendDecode(nil, p.h.Request, c.Connector.DecodeParams(nil, &p.h))); err != nil {
+	if err := p.ask(&p.decode, p.b.AppendDecode(nil, p.h.Request, c.Connector.DecodeMembers(nil, &p.h))); err != nil {
 		fail(err)
 	}
 	<-prefilled

@@ -53,7 +53,7 @@ func (p *probe) stock(ctx context.Context) error {
 		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, TakeFailed: true}, reclaim.Certain)
 		return err
 	}
-	body := p.b.AppendPrefill(nil, p.h.Request, c.Connector.DecodeParams(nil, &p.h))
+	body := p.b.AppendPrefill(nil, p.h.Request, c.Connector.DecodeMembers(nil, &p.h))
 	if c.Connector.Accept(&p.h, p.h.KVParams) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
 		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, TakeFailed: true}, reclaim.Certain)
 		return p.handsNothing("'s kv_transfer_params are not those of this connector: " + c.Connector.Traits().Stock.Needs)

@@ -14,7 +14,7 @@ type Request struct {
 	upstream.Request
 	pool   *sync.Pool // where it goes back to
 	fields [8]upstream.Field
-	Params []byte
+	Members []byte // a buffer for the members that the body gets
 	body   []byte
 	of     *openai.Body // the retained body; nil if none is
 }
@@ -36,13 +36,13 @@ func (p *Requests) New(l *Leg, path, request string, f *Forwarded, stream bool) 
 	return m
 }
 
-// Write writes the leg's body. If b is shared, long parts refer to the client's own bytes: retain b until the request is sent.
-func (m *Request) Write(b *openai.Body, l openai.Variant, request string, kv []byte) {
+// Write writes the leg's body, with members. If b is shared, long parts refer to the client's own bytes: retain b until the request is sent.
+func (m *Request) Write(b *openai.Body, l openai.Variant, request string, members []byte) {
 	var g *gather.Gaps
 	if b.Shared() {
 		g = &m.Gaps
 	}
-	m.body = b.AppendVariant(m.body[:0], g, l, request, kv)
+	m.body = b.AppendVariant(m.body[:0], g, l, request, members)
 	m.Body = m.body
 }
 

@@ -116,26 +116,27 @@ func (b *Body) replaces(l Variant, o *ownedMember) string {
 }
 
 // AppendPrefill appends the prefill leg's body: one token, not streamed, not kept, without what would ask for more tokens than
-// that, and with kv, raw JSON, as its kv_transfer_params. request is the id under which the engine is asked.
-func (b *Body) AppendPrefill(dst []byte, request string, kv []byte) []byte {
-	return b.splice(dst, nil, VariantPrefill, request, kv)
+// that. members are JSON members that the body gets, without a comma at either end; there may be none. request is the id under
+// which the engine is asked.
+func (b *Body) AppendPrefill(dst []byte, request string, members []byte) []byte {
+	return b.splice(dst, nil, VariantPrefill, request, members)
 }
 
-// AppendDecode appends the decode leg's body: the original without what only a gateway may set, and kv (if not nil) as
-// its kv_transfer_params. With kv nil it is the body for an aggregated engine.
-func (b *Body) AppendDecode(dst []byte, request string, kv []byte) []byte {
-	return b.AppendVariant(dst, nil, VariantDecode, request, kv)
+// AppendDecode appends the decode leg's body: the original without what only a gateway may set, and with members. Without
+// members it is the body for an aggregated engine.
+func (b *Body) AppendDecode(dst []byte, request string, members []byte) []byte {
+	return b.AppendVariant(dst, nil, VariantDecode, request, members)
 }
 
 // AppendVariant appends the body of any leg, but for what goes to gaps.
-func (b *Body) AppendVariant(dst []byte, gaps *gather.Gaps, l Variant, request string, kv []byte) []byte {
+func (b *Body) AppendVariant(dst []byte, gaps *gather.Gaps, l Variant, request string, members []byte) []byte {
 	switch {
 	case b.Raw == nil:
 		return dst
 	case b.Passthrough != nil && b.Passthrough.form != nil:
 		return b.Passthrough.form.appendTo(dst, gaps, b.Raw)
 	}
-	return b.splice(dst, gaps, l, request, kv)
+	return b.splice(dst, gaps, l, request, members)
 }
 
 // Shared reports whether the long stretches of raw are sent from where they lie. The choices of one body add up, however short it is.
@@ -166,11 +167,11 @@ func (b *Body) AppendRaw(dst []byte, gaps *gather.Gaps, from, to int) []byte {
 }
 
 // splice appends raw with the leg's changes, but for what goes to gaps. Added fields follow the opening brace.
-func (b *Body) splice(dst []byte, gaps *gather.Gaps, l Variant, request string, kv []byte) []byte {
+func (b *Body) splice(dst []byte, gaps *gather.Gaps, l Variant, request string, members []byte) []byte {
 	from := b.open + 1
 	dst = b.AppendRaw(dst, gaps, 0, from)
 	before := len(dst)
-	dst = b.add(dst, l, request, kv)
+	dst = b.add(dst, l, request, members)
 	if len(dst) > before && b.emptied(l, inTop, b.members) {
 		dst = dst[:len(dst)-1] // the comma
 	}
@@ -214,15 +215,11 @@ func (b *Body) emptied(l Variant, in ownedIn, n int) bool {
 	return n == 0
 }
 
-// add appends the members that the leg's body has of the router, each followed by a comma.
-func (b *Body) add(dst []byte, l Variant, request string, kv []byte) []byte {
+// add appends the members that the leg's body gets from the gateway, each followed by a comma.
+func (b *Body) add(dst []byte, l Variant, request string, members []byte) []byte {
 	f := &formats[b.Shape]
-	switch {
-	case kv == nil:
-	case kv[0] == '{':
-		dst = append(append(append(dst, `"kv_transfer_params":`...), kv...), ',')
-	default: // members of their own
-		dst = append(append(dst, kv...), ',')
+	if len(members) > 0 {
+		dst = append(append(dst, members...), ',')
 	}
 	if f.request != "" {
 		dst = append(append(append(append(dst, `"request_id":"`...), f.request...), request...), `",`...)

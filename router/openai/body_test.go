@@ -17,7 +17,10 @@ import (
 	"pdrouter/router/reason"
 )
 
-const kvJSON = `{"do_remote_decode":true}`
+const (
+	kvJSON   = `{"do_remote_decode":true}`
+	kvMember = `"kv_transfer_params":` + kvJSON
+)
 
 // shapesSplit is how many shapes are served by two engines; they come first.
 const shapesSplit = int(ShapeGenerate) + 1
@@ -171,10 +174,10 @@ func TestSplice(t *testing.T) {
 				t.Fatal(herr)
 			}
 			kv := func(s string) string { return strings.ReplaceAll(s, "KV", kvJSON) }
-			if diff := cmp.Diff("x"+kv(tt.prefill), string(b.AppendPrefill([]byte("x"), "id", []byte(kvJSON)))); diff != "" {
+			if diff := cmp.Diff("x"+kv(tt.prefill), string(b.AppendPrefill([]byte("x"), "id", []byte(kvMember)))); diff != "" {
 				t.Errorf("prefill (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff("x"+kv(tt.decode), string(b.AppendDecode([]byte("x"), "id", []byte(kvJSON)))); diff != "" {
+			if diff := cmp.Diff("x"+kv(tt.decode), string(b.AppendDecode([]byte("x"), "id", []byte(kvMember)))); diff != "" {
 				t.Errorf("decode (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tt.in, string(b.Raw)); diff != "" {
@@ -307,7 +310,7 @@ func FuzzBody(f *testing.F) {
 			t.Fatalf("accepted %q", in)
 		}
 		b.Sealed = `"sealed"`
-		for l, out := range [][]byte{VariantDecode: b.AppendDecode(nil, "id", []byte(kvJSON)), VariantPrefill: b.AppendPrefill(nil, "id", []byte(kvJSON))} {
+		for l, out := range [][]byte{VariantDecode: b.AppendDecode(nil, "id", []byte(kvMember)), VariantPrefill: b.AppendPrefill(nil, "id", []byte(kvMember))} {
 			if !isStrict(out) {
 				t.Fatalf("%s: leg %d of %q is no JSON: %q", s, l, in, out)
 			}
@@ -350,8 +353,8 @@ func BenchmarkBody(b *testing.B) {
 				if herr != nil {
 					b.Fatal(herr)
 				}
-				buf = p.AppendPrefill(buf[:0], "id", []byte(kvJSON))
-				buf = p.AppendDecode(buf[:0], "id", []byte(kvJSON))
+				buf = p.AppendPrefill(buf[:0], "id", []byte(kvMember))
+				buf = p.AppendDecode(buf[:0], "id", []byte(kvMember))
 			}
 		})
 	}
@@ -373,7 +376,7 @@ func TestTokensAreAskedForFirst(t *testing.T) {
 		if e != nil {
 			t.Fatal(e)
 		}
-		for kv, with := range map[string]string{"": ask, kvJSON: ask + `,"kv_transfer_params":` + kvJSON} {
+		for kv, with := range map[string]string{"": ask, kvMember: ask + "," + kvMember} {
 			var params []byte
 			if kv != "" {
 				params = []byte(kv)
@@ -404,8 +407,8 @@ func TestGapsMakeTheSameBody(t *testing.T) {
 		}
 		for _, l := range []Variant{VariantDecode, VariantPrefill, VariantPrefillMirrored} {
 			var g gather.Gaps
-			joined := b.AppendVariant([]byte("x"), &g, l, "id", []byte(kvJSON))
-			want := b.AppendVariant([]byte("x"), nil, l, "id", []byte(kvJSON))
+			joined := b.AppendVariant([]byte("x"), &g, l, "id", []byte(kvMember))
+			want := b.AppendVariant([]byte("x"), nil, l, "id", []byte(kvMember))
 			got := bytes.Join(g.Join(nil, joined), nil)
 			if !bytes.Equal(got, want) || len(joined)+g.Size() != len(want) {
 				t.Errorf("leg %d of %.60s…: %d bytes and %d missing, together %.100q; want %d, %.100q", l, raw, len(joined), g.Size(), got, len(want), want)

@@ -133,7 +133,7 @@ func TestChoicesAreTheSameBytes(t *testing.T) {
 				t.Fatalf("seed %d, choice %d: -copied +shared\n%s", seed, i, diff)
 			}
 			for _, l := range []Variant{VariantDecode, VariantPrefill, VariantPrefillMirrored} {
-				for _, kv := range [][]byte{nil, []byte(kvJSON), []byte(`"a":1,"b":2`)} {
+				for _, kv := range [][]byte{nil, []byte(kvMember), []byte(`"a":1,"b":2`)} {
 					want := own.AppendVariant([]byte("x"), nil, l, "id", kv)
 					if got := one.AppendVariant([]byte("x"), nil, l, "id", kv); !bytes.Equal(got, want) {
 						t.Fatalf("seed %d, choice %d, leg %d:\n%s\nwant\n%s", seed, i, l, got, want)
