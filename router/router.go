@@ -34,7 +34,7 @@ import (
 // Parts are what a router is built from. The zero value of each is usable, with the meaning given.
 type Parts struct {
 	Planner fleet.Planner          // nil: policies.Default()
-	Clients edge.Clients           // nil: every caller is accepted
+	Clients edge.Authenticator     // nil: every caller is accepted
 	Limits  edge.Limiter           // nil: no caller is limited
 	Records fleet.Records          // nil: no engine of connector kvplane can be paired
 	Stock   monitor.Stock          // asks stock engines for their ranks; nil: they are not asked
@@ -105,11 +105,11 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	r.reclaim = reclaim.New(parts.Log, r.tasks, r.pairs, r.monitor, leaks)
 	r.hands = handshake.New(parts.Log, func() *handshake.Snapshot { return &r.snapshot().handshake }, r.tasks, r.pairs, &r.cancels, r.monitor, r.reclaim, transfers)
 	r.exchanges = exchange.New(exchange.Parts{
-		Log: parts.Log, Clients: r.clients, Tasks: r.tasks, Cancels: &r.cancels, Pairs: r.pairs, Monitor: r.monitor, Reclaim: r.reclaim,
+		Log: parts.Log, Disconnects: r.clients, Tasks: r.tasks, Cancels: &r.cancels, Pairs: r.pairs, Monitor: r.monitor, Reclaim: r.reclaim,
 		Transfers: transfers, Report: r.report,
 	})
 	r.edge = edge.New(edge.Parts{
-		Log: parts.Log, Current: func() *edge.Snapshot { return &r.snapshot().edge }, Clients: r.clients, Exchanges: r.exchanges,
+		Log: parts.Log, Current: func() *edge.Snapshot { return &r.snapshot().edge }, Disconnects: r.clients, Exchanges: r.exchanges,
 		Backgrounds: r.backgrounds, Serves: func() bool { return r.snapshot().serves() },
 	})
 	s, err := r.newSnapshot(cfg, parts, nil, true)

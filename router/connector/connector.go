@@ -97,7 +97,7 @@ func (none) End(_ dispatch.Ending, out []dispatch.Action) []dispatch.Action { re
 
 func (none) PrefillMembers(dst []byte, _ *Handoff) []byte { return dst }
 func (none) DecodeMembers(dst []byte, _ *Handoff) []byte  { return dst }
-func (none) Accept(*Handoff, []byte) dispatch.EventKind  { return dispatch.EvPrefillUnusable }
+func (none) Accept(*Handoff, []byte) dispatch.EventKind   { return dispatch.EvPrefillUnusable }
 
 // The connectors a model may name: who moves the KV blocks from prefill to decode.
 const (

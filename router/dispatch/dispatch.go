@@ -258,7 +258,8 @@ func (d *Dispatch) giveUp(out []Action) []Action {
 	return d.finish(append(out, Action{Do: DoGiveUp}), Action{Do: DoCut, Why: d.failure}, FailedAfter)
 }
 
-// drained handles the time after the outcome, when no client waits. The legs end when decode has tokens or one of them has failed.
+// drained handles the time after the outcome, when no client waits. The legs end when decode has tokens or one of them has failed, or at
+// once if the request cannot drain.
 func (d *Dispatch) drained(e Event, out []Action) []Action {
 	switch {
 	case e.Kind.OfPrefill() && d.Prefill == LegAsked:
@@ -268,6 +269,7 @@ func (d *Dispatch) drained(e Event, out []Action) []Action {
 		}
 	case e.Kind.OfDecode() && d.Decode == LegAsked:
 		d.Decode = e.Kind.Leaves()
+	case e.Kind == EvNoDrain:
 	case e.Kind == EvCheckDue && d.Decode == LegAsked:
 		return append(out, Action{Do: DoCheckDecode})
 	case e.Kind == EvTransferLost && d.Mode == Together && d.Prefill == LegAnswered && d.Decode == LegAsked:

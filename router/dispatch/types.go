@@ -52,13 +52,13 @@ func (s LegState) String() string {
 	return [...]string{"idle", "asked", "answered", "whole", "refused", "rejected", "broken", "lost", "moved", "bare"}[s]
 }
 
-// Over reports whether the leg was asked and nothing is waited for: it has ended, or its stream has begun.
-func (s LegState) Over() bool { return s > LegAsked }
+// Resolved reports whether it is known what became of the leg: it has ended, or its stream has begun.
+func (s LegState) Resolved() bool { return s > LegAsked }
 
 // Open reports whether a connection of the leg may be waiting for more.
 func (s LegState) Open() bool { return s == LegAsked || s == LegAnswered }
 
-// Failed reports that a prefill leg may have come to nothing, though its engine began with it or might have.
+// Failed reports whether a prefill leg has ended without a usable answer, and not by the fault of the request.
 func (s LegState) Failed() bool {
 	return s == LegRefused || s == LegBroken || s == LegLost || s == LegMoved || s == LegBare
 }
@@ -104,6 +104,7 @@ const (
 	EvClientSlow
 	EvCanceled // the request that this is one choice of is over
 	EvDeadline
+	EvNoDrain // the request should drain, but too many do
 	EvShutdown
 	EvPanic
 	EventKinds
@@ -116,7 +117,7 @@ func (k EventKind) String() string {
 		"prefill_broken", "prefill_lost", "prefill_late", "prefill_too_large",
 		"decode_first", "decode_whole", "decode_refused", "decode_rejected", "decode_broken", "decode_lost",
 		"decode_late", "decode_too_large", "stream_whole", "stream_unended", "stream_lost", "stream_cut",
-		"watch_due", "check_due", "transfer_lost", "client_left", "client_slow", "canceled", "deadline", "shutdown", "panic",
+		"watch_due", "check_due", "transfer_lost", "client_left", "client_slow", "canceled", "deadline", "no_drain", "shutdown", "panic",
 	}[k]
 }
 

@@ -193,7 +193,7 @@ func (r *Edge) enter(q *request, conn net.Conn, header []byte) *openai.Error {
 	} else if got, w = g.Enqueue(q.standing(header), q.Arrived); w != nil {
 		q.Checked = time.Since(q.Arrived)
 		late := time.AfterFunc(q.s.Config.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
-		watch, _ := r.Clients.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
+		watch, _ := r.Disconnects.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
 		select {
 		case got = <-w.Done():
 		case <-r.closing: // also if no configuration has the queue's model any more

@@ -73,8 +73,8 @@ type clientBody struct {
 	mine   int    // bytes that count for the tenant
 }
 
-// begin returns an empty body that the caller holds. It has no buffer yet.
-func (s *clientBodies) begin() *clientBody {
+// open returns an empty body that the caller holds. It has no buffer yet.
+func (s *clientBodies) open() *clientBody {
 	b, ok := s.free.Get().(*clientBody)
 	if !ok {
 		b = &clientBody{from: s}
@@ -191,7 +191,7 @@ func (r *Edge) readBody(a *clientConn, q *request, f bodyFraming) (*clientBody, 
 			return nil, r.unread(err)
 		}
 	}
-	b := r.bodies.begin()
+	b := r.bodies.open()
 	b.tenant = q.who.Tenant
 	if err := a.readBody(b, most, cfg.Limits.BodyMemory); err != nil {
 		b.Release()

@@ -23,32 +23,32 @@ import (
 	"pdrouter/router/stored"
 )
 
-// Clients says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
+// Authenticator says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
 // use. An error with a method HTTPStatus() int that returns 403 or 503 is answered with that, every other with 401; its
 // Challenge() string, if it has one, is the answer's WWW-Authenticate. The reason of a 503 is its Reason() string, if package
 // reason has it with that status, else no_keys.
-type Clients interface {
+type Authenticator interface {
 	Authenticate(authorization string) (auth.Principal, error)
 }
 
 // Snapshot is what a client's request is read and admitted by. It is never changed.
 type Snapshot struct {
-	Config    *config.Config
-	Fleet     *fleet.Fleet
-	Limits    openai.Limits                // of bodies
-	Sealer    *openai.Sealer               // nil: bodies keep their own cache_salt
-	Clients   Clients                      // nil: every caller is accepted
-	Limiter   Limiter                      // nil: no caller is limited
-	Responses stored.Responses             // nil: stored responses cannot be had
-	Refused   func(status int, why string) // called once per request that was answered before it was admitted; may be nil
-	Exchange  *exchange.Snapshot
+	Config        *config.Config
+	Fleet         *fleet.Fleet
+	Limits        openai.Limits                // of bodies
+	Sealer        *openai.Sealer               // nil: bodies keep their own cache_salt
+	Authenticator Authenticator                // nil: every caller is accepted
+	Limiter       Limiter                      // nil: no caller is limited
+	Responses     stored.Responses             // nil: stored responses cannot be had
+	Refused       func(status int, why string) // called once per request that was answered before it was admitted; may be nil
+	Exchange      *exchange.Snapshot
 }
 
 // Parts are what the edge works with.
 type Parts struct {
 	Log         *slog.Logger
 	Current     func() *Snapshot // what the next request is read and admitted by
-	Clients     *disconnect.Watcher
+	Disconnects *disconnect.Watcher
 	Exchanges   *exchange.Exchanges
 	Backgrounds *stored.Background
 	Serves      func() bool // whether an engine may serve, for some model

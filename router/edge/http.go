@@ -105,13 +105,13 @@ func (r *Edge) handle(c *fiber.Ctx) (err error) {
 
 // authenticate says who calls.
 func (r *Edge) authenticate(s *Snapshot, rt *route, c *fiber.Ctx) (principal, *openai.Error) {
-	if s.Clients == nil {
+	if s.Authenticator == nil {
 		return principal{}, nil
 	}
 	authorization, err := credentialsOf(rt, &c.Request().Header)
 	var p principal
 	if err == nil {
-		p, err = s.Clients.Authenticate(authorization)
+		p, err = s.Authenticator.Authenticate(authorization)
 	}
 	if err == nil {
 		return p, nil
@@ -166,7 +166,7 @@ type relayed interface {
 func (r *Edge) send(c *fiber.Ctx, x *exchange.Exchange) {
 	h := &c.Response().Header
 	var s relayed
-	if x.Reply.Stream != nil && !x.Over { // else it ended before it began
+	if x.Reply.Stream != nil && !x.HasOutcome { // else it ended before it began
 		s = x
 	}
 	if x.Sum.Prefill != "" {

@@ -288,7 +288,7 @@ func (a *clientConn) write(p []byte) (int, error) {
 // Close closes the connection. The server calls it after the last request, and at a shutdown for idle connections.
 func (a *clientConn) Close() error {
 	if a.refused {
-		a.drain()
+		a.lingerToClose()
 	}
 	return a.end()
 }
@@ -307,18 +307,18 @@ func (a *clientConn) NetConn() net.Conn { return a.Conn }
 
 // What a client may go on sending after an answer that ends its connection.
 const (
-	drainTime  = time.Second
-	drainBytes = 1 << 20
+	lingerTime  = time.Second
+	lingerBytes = 1 << 20
 )
 
-// drain reads on for a moment, so that a client that is still sending gets the answer: closed at once, a connection with
+// lingerToClose reads on for a moment, so that a client that is still sending gets the answer: closed at once, a connection with
 // unread bytes is reset, and what has not been read at the other end is lost.
-func (a *clientConn) drain() {
+func (a *clientConn) lingerToClose() {
 	half, ok := a.Conn.(interface{ CloseWrite() error })
-	if !ok || half.CloseWrite() != nil || a.SetReadDeadline(time.Now().Add(drainTime)) != nil {
+	if !ok || half.CloseWrite() != nil || a.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return
 	}
-	for read := 0; read < drainBytes; {
+	for read := 0; read < lingerBytes; {
 		if len(a.early) == 0 && a.fill() != nil {
 			return
 		}

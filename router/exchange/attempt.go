@@ -78,8 +78,8 @@ func (a *attempt) runs() metadata.Pair {
 	return fleet.StockRuns(a.prefill.Engine, a.decode.Engine)
 }
 
-// prefilled notes how the prefill leg has ended. If the leg has to free decode's blocks, which stay held, it returns the job for that.
-func (a *attempt) prefilled(e dispatch.Event) *reclaim.Job {
+// prefillEnded notes how the prefill leg has ended. If the leg has to free decode's blocks, which stay held, it returns the job for that.
+func (a *attempt) prefillEnded(e dispatch.Event) *reclaim.Job {
 	a.prefill.EngineKnows = e.Why != reason.Panic && a.prefill.Acknowledged()
 	a.prefill.Became(e.Kind.Leaves())
 	m := a.ifPrefillFails.Swap(prefillOver)
@@ -90,16 +90,14 @@ func (a *attempt) prefilled(e dispatch.Event) *reclaim.Job {
 	return m
 }
 
-// finishPrefill lets the prefill leg continue only for decode's blocks: if it fails, job m frees them. It reports false if the leg has
-// failed already.
-func (a *attempt) finishPrefill(m *reclaim.Job) bool {
+// onPrefillFailure has job m free decode's blocks if the prefill leg fails. It reports false if the leg has failed already.
+func (a *attempt) onPrefillFailure(m *reclaim.Job) bool {
 	return a.ifPrefillFails.CompareAndSwap(nil, m) || !a.prefillFailed()
 }
 
 // prefillFailed reports that the prefill leg is over and has not written decode's blocks. What prefill rejects decode rejects as well.
 func (a *attempt) prefillFailed() bool {
-	s := a.prefill.State()
-	return s.Over() && s != dispatch.LegAnswered && s != dispatch.LegRejected
+	return a.prefill.State().Failed()
 }
 
 // prefillUnknown reports that the prefill leg is over, and that what its engine has left of it is not known: an error does not say that
@@ -109,19 +107,21 @@ func (a *attempt) prefillUnknown() bool {
 	return s == dispatch.LegLost || s == dispatch.LegBroken || s == dispatch.LegBare
 }
 
-// refused reports that the prefill leg is over and that nothing of it is left at the engine that it was for, which has not begun or
+// prefillRefused reports that the prefill leg is over and that nothing of it is left at the engine that it was for, which has not begun or
 // is another run now.
-func (a *attempt) refused() bool { return a.prefillFailed() && !a.prefillUnknown() }
+func (a *attempt) prefillRefused() bool { return a.prefillFailed() && !a.prefillUnknown() }
 
-// noticed reports whether the prefill leg is over and its engine knows.
-func (a *attempt) noticed() bool { return a.prefill.State().Over() && a.prefill.EngineKnows }
+// prefillAcknowledged reports whether the prefill leg is over and its engine knows.
+func (a *attempt) prefillAcknowledged() bool {
+	return a.prefill.State().Resolved() && a.prefill.EngineKnows
+}
 
-// answered reports whether the prefill leg's usable answer is here.
-func (a *attempt) answered() bool { return a.prefill.State() == dispatch.LegAnswered }
+// prefillAnswered reports whether the prefill leg's usable answer is here.
+func (a *attempt) prefillAnswered() bool { return a.prefill.State() == dispatch.LegAnswered }
 
-// keptAll reports that the prefill leg is over and has handed nothing off. never says that its engine surely writes nothing: it has ended
+// prefillKeptAll reports that the prefill leg is over and has handed nothing off. never says that its engine surely writes nothing: it has ended
 // for a reason of its own. One that was cut at its limit may write without saying so.
-func (a *attempt) keptAll() (kept, never bool) {
+func (a *attempt) prefillKeptAll() (kept, never bool) {
 	kept = a.prefill.State() == dispatch.LegBare
 	return kept, kept && !leg.EndedAtLimit(a.prefill.Body)
 }
@@ -142,8 +142,8 @@ func (a *attempt) legOf(e dispatch.Event) *leg.Leg {
 	return nil
 }
 
-// arrived takes over the decode leg, whose event is here.
-func (a *attempt) arrived() {
+// decodeArrived takes over the decode leg, whose event is here.
+func (a *attempt) decodeArrived() {
 	a.stopTimers()
 	if a.decodeIs == withAsker {
 		a.decodeIs = withOwner
@@ -175,7 +175,7 @@ func (a *attempt) closeDecode() {
 // disown leaves the decode leg open for the job that frees what decode holds. If the leg is over, it is closed.
 func (a *attempt) disown() {
 	switch {
-	case a.decodeIs == withOwner, a.decode.State().Over():
+	case a.decodeIs == withOwner, a.decode.State().Resolved():
 		a.closeDecode()
 	case a.decodeIs == withAsker:
 		a.decodeIs = withReclaim
@@ -183,7 +183,7 @@ func (a *attempt) disown() {
 }
 
 // keptOpen reports whether the decode leg was disowned and is open still.
-func (a *attempt) keptOpen() bool { return a.decodeIs == withReclaim && !a.decode.State().Over() }
+func (a *attempt) keptOpen() bool { return a.decodeIs == withReclaim && !a.decode.State().Resolved() }
 
 // letGo ends the decode leg, unless it was disowned.
 func (a *attempt) letGo() {
@@ -205,5 +205,5 @@ func (a *attempt) release() {
 // blind reports whether decode's leg was ended because its client left, without knowing whether decode had its KV.
 func (a *attempt) blind() bool { return a.unstreamed && a.hurried }
 
-// unsent reports that the decode leg is over and no byte of it has left.
-func (a *attempt) unsent() bool { return a.decode.State().Over() && a.decode.Unsent() }
+// decodeUnsent reports that the decode leg is over and no byte of it has left.
+func (a *attempt) decodeUnsent() bool { return a.decode.State().Resolved() && a.decode.Unsent() }

@@ -50,7 +50,7 @@ func (x *Exchange) askPrefill(a *attempt, req *leg.Request) {
 		if v := recover(); v != nil {
 			x.r.Log.Error("panic in a leg", "panic", v, "stack", string(debug.Stack()))
 		}
-		if m := a.prefilled(e); m != nil {
+		if m := a.prefillEnded(e); m != nil {
 			m.Body, m.Again = x.b, x.prefillRequest(l, &m.Handoff)
 			x.r.Reclaim.Start(m, func(ctx context.Context) { x.r.Reclaim.FreeDecode(ctx, m) }, a.decode.Engine)
 		}

@@ -11,9 +11,9 @@ func TestPrefillRefused(t *testing.T) {
 	for k := dispatch.EvPrefillUsable; k <= dispatch.EvPrefillLate; k++ {
 		var a attempt
 		a.prefill.Begin()
-		a.prefilled(dispatch.Event{Kind: k})
-		if want := k == dispatch.EvPrefillRefused || k == dispatch.EvPrefillMoved; a.refused() != want {
-			t.Errorf("%v: refused %v; want %v", k, a.refused(), want)
+		a.prefillEnded(dispatch.Event{Kind: k})
+		if want := k == dispatch.EvPrefillRefused || k == dispatch.EvPrefillMoved; a.prefillRefused() != want {
+			t.Errorf("%v: refused %v; want %v", k, a.prefillRefused(), want)
 		}
 	}
 }

@@ -32,7 +32,7 @@ import (
 // Each of these takes one event after the other (advance). Legs run on goroutines of their own: decode's until the first event of a stream is
 // here, the others until the whole answer is. What they, timers and the client have to say comes in through the mailbox.
 //
-// Others may read what never changes: what the request is served with (r, s, m, b, path and forwarded, in attemptContext), and, once Over is set,
+// Others may read what never changes: what the request is served with (r, s, m, b, path and forwarded, in attemptContext), and, once HasOutcome is set,
 // Reply, Sum and Why.
 type Exchange struct {
 	attemptContext        // what the request is served with, and how its legs are ended
@@ -42,11 +42,11 @@ type Exchange struct {
 	caller         Caller
 	branch         bool // of a client's request, which its caller reports
 
-	// What the caller may read, after Run and in Ended. None of it changes after Over is set.
-	Over  bool           // there is an outcome
-	Why   reason.Reason  // of the end of a request that failed
-	Reply Reply          // what the client is to get
-	Sum   report.Summary // status, engines and reason are right as soon as there is a reply
+	// What the caller may read, after Run and in Ended. None of it changes after HasOutcome is set.
+	HasOutcome bool           // there is an outcome
+	Why        reason.Reason  // of the end of a request that failed
+	Reply      Reply          // what the client is to get
+	Sum        report.Summary // status, engines and reason are right as soon as there is a reply
 
 	d            dispatch.Dispatch
 	cur          *attempt
@@ -126,7 +126,7 @@ func (r *Exchanges) Begin(q *Request) *Exchange {
 
 // WatchClient has the request end when its client leaves.
 func (x *Exchange) WatchClient(conn net.Conn) {
-	x.watch, _ = x.r.Clients.Watch(conn, func() { x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
+	x.watch, _ = x.r.Disconnects.Watch(conn, func() { x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
 }
 
 // Cancel has the request end, as it is a part of one that has its outcome.
@@ -145,7 +145,7 @@ func (x *Exchange) Run() {
 		}
 	}()
 	x.step(dispatch.Event{Kind: dispatch.EvStart})
-	for !x.Over && x.d.State != dispatch.StRelaying {
+	for !x.HasOutcome && x.d.State != dispatch.StRelaying {
 		x.advance()
 	}
 }
@@ -173,11 +173,11 @@ func (x *Exchange) drain(ctx context.Context) {
 // owner, which drains it.
 func (x *Exchange) Panicked(v any) {
 	x.r.Log.Error("panic in a request", "request_id", x.Sum.RequestID, "panic", v, "stack", string(debug.Stack()))
-	if x.Over {
+	if x.HasOutcome {
 		return
 	}
 	x.step(dispatch.Event{Kind: dispatch.EvPanic, Why: reason.Panic})
-	if x.Over {
+	if x.HasOutcome {
 		return
 	}
 	// The panic came between the dispatch's outcome and what was to be done about it.
@@ -199,9 +199,9 @@ func (x *Exchange) advance() {
 		x.queue = append(x.queue[:0], x.queue[1:]...)
 		x.step(e)
 	} else if x.d.State == dispatch.StRelaying && x.Reply.Stream.Whole() {
-		x.read()
+		x.stepStream()
 	} else if m, ok := x.take(); ok {
-		x.step(x.received(m))
+		x.step(x.takeEnvelope(m))
 	} else {
 		x.wait()
 	}
@@ -215,7 +215,7 @@ func (x *Exchange) wait() {
 	case x.d.State == dispatch.StPairing && x.cur.parked:
 		x.awaitPair(x.cur)
 	case x.d.State == dispatch.StRelaying:
-		x.read()
+		x.stepStream()
 	case x.d.State == dispatch.StContinuing:
 		x.awaitContinuation()
 	case x.d.State == dispatch.StDraining:
@@ -239,11 +239,11 @@ func (x *Exchange) step(e dispatch.Event) {
 	}
 }
 
-// received takes over what comes with an event, and returns what that makes of it.
-func (x *Exchange) received(m envelope) dispatch.Event {
+// takeEnvelope takes over what comes with an event from another goroutine, and returns the event for the dispatch.
+func (x *Exchange) takeEnvelope(m envelope) dispatch.Event {
 	e := m.e
 	if e.Kind.OfDecode() {
-		m.a.arrived()
+		m.a.decodeArrived()
 	}
 	if e.Kind == dispatch.EvTransferLost {
 		m.a.prefill.Failure = errRunOver
@@ -255,20 +255,20 @@ func (x *Exchange) received(m envelope) dispatch.Event {
 		}
 	}
 	switch {
-	case x.Over:
+	case x.HasOutcome:
 	case e.Kind == dispatch.EvPrefillUsable:
 		x.Sum.Phases.Prefill = m.at.Sub(x.Sum.Arrived)
 	case m.a == nil || m.a.decodeIs != withOwner:
 	case x.d.State == dispatch.StContinuing && e.Kind == dispatch.EvDecodeFirst:
 		return x.resume(m)
 	case e.Kind == dispatch.EvDecodeFirst || e.Kind == dispatch.EvDecodeWhole:
-		return x.begin(m)
+		return x.takeAnswer(m)
 	}
 	return e
 }
 
-// begin takes over decode's answer from its leg.
-func (x *Exchange) begin(m envelope) dispatch.Event {
+// takeAnswer takes over decode's answer from its leg.
+func (x *Exchange) takeAnswer(m envelope) dispatch.Event {
 	x.b.Stream = m.e.Kind == dispatch.EvDecodeFirst // where the request does not tell
 	x.Sum.Stream = x.b.Stream
 	if s := m.a.stream; s != nil {

@@ -19,15 +19,15 @@ import (
 
 // Parts are what all exchanges work with.
 type Parts struct {
-	Log       *slog.Logger
-	Clients   *disconnect.Watcher
-	Tasks     *background.Tasks // legs may outlive their requests: they end with it
-	Cancels   *upstream.CancelSet
-	Pairs     *fleet.Handshakes
-	Monitor   *monitor.Monitor
-	Reclaim   *reclaim.Reclaimer
-	Transfers *kvtransfer.Transfers
-	Report    *report.Reporter
+	Log         *slog.Logger
+	Disconnects *disconnect.Watcher
+	Tasks       *background.Tasks // legs may outlive their requests: they end with it
+	Cancels     *upstream.CancelSet
+	Pairs       *fleet.Handshakes
+	Monitor     *monitor.Monitor
+	Reclaim     *reclaim.Reclaimer
+	Transfers   *kvtransfer.Transfers
+	Report      *report.Reporter
 }
 
 // Exchanges is what all exchanges have in common. It is safe for concurrent use.

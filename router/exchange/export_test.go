@@ -33,7 +33,7 @@ func (d Debug) PrefillAnswered() bool {
 		x.mu.Lock()
 		a := x.current
 		x.mu.Unlock()
-		if a != nil && a.answered() {
+		if a != nil && a.prefillAnswered() {
 			return true
 		}
 	}
@@ -109,7 +109,7 @@ func (o Owned) Answer() []byte           { return o.Reply.Body }
 func (o Owned) Summary() *report.Summary { return &o.Sum }
 func (o Owned) Release()                 { o.body.Release() }
 
-func (o Owned) Ended() bool        { return o.Over }
+func (o Owned) Ended() bool        { return o.HasOutcome }
 func (o Owned) Drains() bool       { return o.drains }
 func (o Owned) DecodeCause() error { return o.cur.decode.Cause() }
 func (o Owned) HasBuffers() bool   { return o.Reply.Stream.HasBuffers() }
@@ -159,7 +159,7 @@ func (o Owned) UnreadTokens() (asked, over int) {
 
 // Finished reports whether there is nothing more to do but to close the stream, if it is one.
 func (o Owned) Finished() bool {
-	return o.Over || o.Streams() && o.Reply.Stream.Ended() != nil
+	return o.HasOutcome || o.Streams() && o.Reply.Stream.Ended() != nil
 }
 
 // Advance takes one step, and returns what it has brought of a stream.

@@ -18,7 +18,7 @@ func (x *Exchange) observeLatency(now time.Time) {
 		tokens = s.PromptTokens
 	}
 	switch {
-	case a.split && a.answered() && s.Phases.Prefill > s.Phases.Pair:
+	case a.split && a.prefillAnswered() && s.Phases.Prefill > s.Phases.Pair:
 		x.s.Fleet.ObserveLatency(x.m, fleet.Prefill, a.prefill.Engine, s.Phases.Prefill-s.Phases.Pair, tokens-s.CachedTokens, now)
 		if x.b.Stream && s.Phases.FirstToken > s.Phases.Prefill {
 			x.s.Fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)

@@ -35,7 +35,7 @@ func (g *attemptContext) closePrefill(a *attempt) {
 	// It may just have finished. With a data plane the cancel gives that back.
 	switch {
 	case g.m.Connector.Traits().Cancels:
-	case g.m.Connector.Traits().RequiresSplit || !a.answered():
+	case g.m.Connector.Traits().RequiresSplit || !a.prefillAnswered():
 		g.giveBackNamed(a)
 	case a.spoiled():
 		g.giveBack(a)
@@ -47,7 +47,7 @@ func (g *attemptContext) closePrefill(a *attempt) {
 
 // finishPrefill lets the prefill leg continue in the background, for at most timeouts.ending, so that decode's blocks are freed.
 func (g *attemptContext) finishPrefill(a *attempt) {
-	if a.unsent() {
+	if a.decodeUnsent() {
 		g.closePrefill(a)
 		return
 	}
@@ -57,7 +57,7 @@ func (g *attemptContext) finishPrefill(a *attempt) {
 	}
 	m := g.newJob(a)
 	m.PrefillLost = true
-	if !a.finishPrefill(m) {
+	if !a.onPrefillFailure(m) {
 		g.repeatPrefill(a)
 	}
 }
@@ -65,7 +65,7 @@ func (g *attemptContext) finishPrefill(a *attempt) {
 // abandon frees what decode holds for a run of prefill that is over, or that has handed nothing off.
 func (g *attemptContext) abandon(a *attempt) {
 	m := g.newJob(a)
-	kept, never := a.keptAll()
+	kept, never := a.prefillKeptAll()
 	m.NoHandOff = never
 	g.startJob(a, m, func(ctx context.Context) {
 		if kept && !never {
@@ -87,16 +87,16 @@ func (g *attemptContext) countLeak(a *attempt) {
 // repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
 // and decode's blocks are freed. The whole body is needed: a shorter prompt would not match.
 func (g *attemptContext) repeatPrefill(a *attempt) {
-	answered := a.answered()
+	answered := a.prefillAnswered()
 	switch {
 	case a.decode.TookAll():
 		return
-	case answered && a.unsent():
+	case answered && a.decodeUnsent():
 		g.freePrefill(a)
 		return
 	}
 	m := g.newJob(a)
-	m.PrefillLost, m.Noticed = !answered && !a.refused(), a.noticed()
+	m.PrefillLost, m.Noticed = !answered && !a.prefillRefused(), a.prefillAcknowledged()
 	if answered {
 		m.FirstParams = a.prefill.Answer.KVParams
 	}
@@ -125,7 +125,7 @@ func (g *attemptContext) giveBack(a *attempt) {
 	switch {
 	case a.decode.TookAll():
 		return
-	case a.unsent():
+	case a.decodeUnsent():
 		g.freePrefill(a)
 		return
 	}

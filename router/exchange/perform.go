@@ -46,7 +46,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 		x.askForDecode(a)
 	case dispatch.DoExpectDecode:
 		x.expect(a)
-		if !x.Over {
+		if !x.HasOutcome {
 			x.watchLater(a)
 		}
 	case dispatch.DoWatchTransfer:
@@ -95,7 +95,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 		x.Reply.Err = x.failure(act.Why)
 		x.Reply.Stream.Cut(x.Reply.Err)
 	case dispatch.DoDrain:
-		x.reserveDrain()
+		x.reserveDrain(e.Why)
 	case dispatch.DoDone:
 		x.done(act)
 	case dispatch.DoDrop:
@@ -132,21 +132,20 @@ func (x *Exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 	case dispatch.DoCountLeak:
 		x.countLeak(a)
 	}
-	if !x.Over {
+	if !x.HasOutcome {
 		x.Sum.Leaked = x.Sum.Leaked || a.leaked
 	}
 }
 
 // reserveDrain takes a place in the background for the legs to go on in, as the request is over for its client. Run starts drain there
-// when it returns, after DoDone. If there is no place the legs end now.
-func (x *Exchange) reserveDrain() {
+// when it returns, after DoDone. If there is no place the legs end now. why is the reason for which the request ends.
+func (x *Exchange) reserveDrain(why reason.Reason) {
 	if x.drains = x.r.Tasks.Reserve(x.s.Config.Limits.Background); x.drains {
 		x.b.Retain() // until it is drained
 		return
 	}
-	// This is no shutdown: the event ends the legs of a draining request at once.
-	for _, act := range x.d.Step(dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown}, nil) {
-		x.endLegs(x.cur, act.Do, reason.Shutdown)
+	for _, act := range x.d.Step(dispatch.Event{Kind: dispatch.EvNoDrain, Why: why}, nil) {
+		x.endLegs(x.cur, act.Do, why)
 	}
 }
 
@@ -247,7 +246,7 @@ func (a *attempt) prefillCached() relay.CachedTokens {
 // Cached is how many tokens of the prompt prefill had cached, 0 as long as it has not said, and how many it has cached for this request,
 // below 0 if that is not known.
 func (a *attempt) Cached() (cached, created int) {
-	if !a.answered() {
+	if !a.prefillAnswered() {
 		return 0, -1
 	}
 	return a.prefill.Answer.Cached(), a.prefill.Answer.Created()
@@ -255,7 +254,7 @@ func (a *attempt) Cached() (cached, created int) {
 
 // done gives the request its outcome and writes its summary. It happens once.
 func (x *Exchange) done(act dispatch.Action) {
-	x.Over = true
+	x.HasOutcome = true
 	defer x.ended()
 	x.timer.Stop()
 	x.watch.Stop()

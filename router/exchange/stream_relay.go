@@ -73,7 +73,7 @@ func (x *Exchange) more() (err error) {
 			return err
 		}
 		s.Reuse()
-		if x.advance(); x.Over {
+		if x.advance(); x.HasOutcome {
 			s.Abort()
 		}
 	}
@@ -84,8 +84,8 @@ func (x *Exchange) more() (err error) {
 	return nil
 }
 
-// read waits for more events of decode, or for the end of its stream.
-func (x *Exchange) read() {
+// stepStream passes on the events of decode that are here, or waits for more. At the end of decode's stream it ends the client's.
+func (x *Exchange) stepStream() {
 	s := x.Reply.Stream
 	d := s.Leg
 	switch {
@@ -191,7 +191,7 @@ func (x *Exchange) resume(m envelope) dispatch.Event {
 
 // CloseWithError tells how the stream ended: nil only if the client got every byte.
 func (x *Exchange) CloseWithError(err error) error {
-	if !x.Over {
+	if !x.HasOutcome {
 		switch {
 		case err == nil:
 			x.step(dispatch.Event{Kind: dispatch.EvStreamWhole})

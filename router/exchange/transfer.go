@@ -33,7 +33,7 @@ func (x *Exchange) transferLost(a *attempt, why reason.Reason) {
 
 // expect sets when decode's first token is due. It may be called twice; the first call counts.
 func (x *Exchange) expect(a *attempt) {
-	if !a.due.IsZero() || a.decode.State().Over() {
+	if !a.due.IsZero() || a.decode.State().Resolved() {
 		return
 	}
 	limit := x.s.Config.Timeouts.Transfer
@@ -79,7 +79,7 @@ func (x *Exchange) watchTransfer(a *attempt) {
 // time of a transfer if decode reads.
 func (x *Exchange) hurry(a *attempt) {
 	a.hurried = true
-	if !a.unstreamed || a.transferTimer != nil || a.decode.State().Over() || a.due.IsZero() {
+	if !a.unstreamed || a.transferTimer != nil || a.decode.State().Resolved() || a.due.IsZero() {
 		return
 	}
 	d := time.Until(a.due)

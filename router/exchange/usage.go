@@ -41,7 +41,7 @@ func (x *Exchange) Used() UsedTokens {
 		return UsedTokens{Unknown: true}
 	}
 	u := UsedTokens{Prompt: x.b.PromptTokens(), Answer: x.usage.Pieces + x.unreadTokens()}
-	if a := x.cur; a != nil && a.split && a.answered() && a.prefill.Answer.PromptTokens > 0 { // that leg is never a stream
+	if a := x.cur; a != nil && a.split && a.prefillAnswered() && a.prefill.Answer.PromptTokens > 0 { // that leg is never a stream
 		u.Prompt = a.prefill.Answer.PromptTokens
 	}
 	return u
@@ -63,7 +63,7 @@ func (x *Exchange) unreadTokens() int {
 		return 0
 	}
 	l := &x.cur.decode
-	if !l.State().Over() || !leg.IsTooLarge(l.Failure) {
+	if !l.State().Resolved() || !leg.IsTooLarge(l.Failure) {
 		return 0
 	}
 	bytes, _ := leg.ExceededBound(l.Failure, x.s.Config.Limits)

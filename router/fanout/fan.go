@@ -113,7 +113,7 @@ func chooseOne(q *exchange.Request) policies.Choice {
 
 // WatchClient has the request end when its client leaves.
 func (f *Fan) WatchClient(conn net.Conn) {
-	f.watch, _ = f.r.Clients.Watch(conn, func() { f.end(report.ClientLeft, reason.ClientLeft, exchange.Reply{}) })
+	f.watch, _ = f.r.Disconnects.Watch(conn, func() { f.end(report.ClientLeft, reason.ClientLeft, exchange.Reply{}) })
 }
 
 // Run serves the request to its outcome, or until its stream can be relayed.
@@ -161,7 +161,7 @@ func (f *Fan) serve(k int, x *exchange.Exchange) {
 	x.Run()
 	by := servedBy{x.Sum.Prefill, x.Sum.Decode, x.Sum.Reason}
 	switch {
-	case !x.Over:
+	case !x.HasOutcome:
 		f.began(k, by, nil)
 		f.pump(k, x)
 	case x.Reply.Err == nil && x.Reply.Status == 200 && x.Reply.Stream == nil:
@@ -255,7 +255,7 @@ func (f *Fan) add(k int, x *exchange.Exchange, event []byte) bool {
 // failLocked settles the outcome by what came of a branch that had begun. sent says that the client has its error event already. f.mu is
 // held, and the caller owns x.
 func (f *Fan) failLocked(x *exchange.Exchange, why reason.Reason, sent bool) {
-	if x.Over && x.Why != reason.None && x.Sum.Outcome != report.Completed {
+	if x.HasOutcome && x.Why != reason.None && x.Sum.Outcome != report.Completed {
 		why = x.Why
 	}
 	e := x.Reply.Err // what the branch's stream was cut with

@@ -200,7 +200,7 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 func (p *probe) freeLate() {
 	m := p.left()
 	m.FirstParams, m.Handoff.KVParams, m.Probe = m.Handoff.KVParams, nil, true
-	if !p.decode.State().Over() {
+	if !p.decode.State().Resolved() {
 		m.OpenLeg, m.InTurn = &p.decode, true
 	}
 	if why := m.Snapshot.CannotNotify(m.Decode); why != reclaim.CauseNone {

@@ -385,7 +385,7 @@ func (l *Leg) RefusedCredentials() bool {
 // CancelAfter cancels the leg after d, unless it is over by then. The caller stops the timer.
 func (l *Leg) CancelAfter(d time.Duration, cause error) *time.Timer {
 	return time.AfterFunc(d, func() {
-		if !l.State().Over() {
+		if !l.State().Resolved() {
 			l.Cancel(cause)
 		}
 	})

@@ -12,11 +12,11 @@ import (
 // when it was sent and will not be sent again.
 type Request struct {
 	upstream.Request
-	pool   *sync.Pool // where it goes back to
-	fields [8]upstream.Field
+	pool    *sync.Pool // where it goes back to
+	fields  [8]upstream.Field
 	Members []byte // a buffer for the members that the body gets
-	body   []byte
-	of     *openai.Body // the retained body; nil if none is
+	body    []byte
+	of      *openai.Body // the retained body; nil if none is
 }
 
 // keptBody is how many bytes of a body's buffer are kept for the next one.

@@ -175,7 +175,7 @@ func (f *freeing) awaitFlush(ctx context.Context) (done bool) {
 	case m.OpenLeg.TookAll(): // it was only slow
 		return true
 	default:
-		o.flushed, o.begun = true, !m.OpenLeg.State().Over()
+		o.flushed, o.begun = true, !m.OpenLeg.State().Resolved()
 		f.endLeg()
 	}
 	f.since = time.Now()
@@ -191,7 +191,7 @@ const BeginsWithin = 10 * time.Second
 func (r *Reclaimer) begun(ctx context.Context, m *Job) bool {
 	ctx, cancel := context.WithTimeout(ctx, BeginsWithin)
 	defer cancel()
-	return r.wait(ctx, m.Snapshot, m.Decode, m.model, m.Closed) && !m.OpenLeg.State().Over()
+	return r.wait(ctx, m.Snapshot, m.Decode, m.model, m.Closed) && !m.OpenLeg.State().Resolved()
 }
 
 // handOverWithin bounds one wait for a hand-over. After it the liveness of prefill's run is checked.

@@ -48,8 +48,8 @@ type Response struct {
 	err     error // what ended the reading
 }
 
-// begin prepares the reading of the body.
-func (r *Response) begin(h answerHead) {
+// setHead prepares the reading of the body.
+func (r *Response) setHead(h answerHead) {
 	r.Status, r.chunked, r.close, r.left = h.status, h.chunked, h.close, h.length
 	r.RetryAfter, r.Metadata = h.rest, string(h.meta)
 	switch string(h.kind) {

@@ -193,7 +193,7 @@ func FuzzAnswer(f *testing.F) {
 		u := &Client{}
 		u.idle.max = 1
 		r := &Response{up: u, c: c, ctx: context.Background(), stop: func() bool { return true }}
-		r.begin(h)
+		r.setHead(h)
 		got, err := r.ReadAll(nil, 1<<20)
 		if err != nil {
 			return

@@ -267,12 +267,12 @@ func (u *Client) roundTrip(ctx context.Context, c *conn, req *Request, kept bool
 	if err == nil {
 		var h answerHead
 		if h, err = c.readHead(); err == nil {
-			r.begin(h)
+			r.setHead(h)
 			return r, nil
 		}
 	} else if closedByPeer(err) && ctx.Err() == nil {
 		if h, ok := r.answeredEarly(); ok {
-			r.begin(h)
+			r.setHead(h)
 			r.close, r.Early = true, true
 			return r, nil
 		}
