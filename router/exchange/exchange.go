@@ -1,7 +1,6 @@
 // Package exchange serves one proxied request, from its admission to the end of its legs. An Exchange is the only driver of the state machine
-// in package dispatch: each event makes one step (advance), each action of the step is done (perform). Read exchange.go first, then request.go
-// for what comes in, attempt_plan.go and attempt_ask.go for how engines are chosen and asked, stream_relay.go for the answer, legs.go for how
-// legs end. It knows no route, no limiter and no queue: the edge or a fan-out, its Caller, begins it, runs it, sends its Reply, and is told of
+// in package dispatch: each event makes one step (advance), each action of the step is done (perform). Read exchange.go first,
+// then attempt_begin.go for how engines are chosen and asked, stream_relay.go for the answer, attempt_end.go for how legs end. It knows no route, no limiter and no queue: the edge or a fan-out, its Caller, begins it, runs it, sends its Reply, and is told of
 // its end. KV that a request leaves with an engine is handed to package reclaim.
 package exchange
 
@@ -13,15 +12,19 @@ import (
 
 	"pdrouter/internal/disconnect"
 	"pdrouter/policies"
+	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/kvtransfer"
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/reclaim"
 	"pdrouter/router/relay"
 	"pdrouter/router/report"
+	"pdrouter/router/stored"
 )
 
 // Exchange is one proxied request. It owns the request's dispatch: it turns what its legs, its client and its timers do into events, and
@@ -80,6 +83,47 @@ type Exchange struct {
 
 	queueRoom [2]dispatch.Event
 	actRoom   [8]dispatch.Action
+}
+
+// Snapshot is what a request is served by, from its admission to its end. It is never changed.
+type Snapshot struct {
+	Config    *config.Config
+	Fleet     *fleet.Fleet
+	Planner   fleet.Planner
+	Tickets   kvtransfer.Signer      // signs the ticket of each transfer; nil: legs carry none
+	Token     func() (string, error) // bearer token for the engines' control routes; nil: none is sent
+	Reclaim   *reclaim.Snapshot
+	Responses stored.Responses     // nil: it is not recorded which engine keeps a response
+	Observe   func(report.Summary) // may be nil
+}
+
+// Caller is who has an exchange serve a request.
+type Caller interface {
+	// Ended is called once, when the request has its outcome. What the exchange says of that does not change any more.
+	Ended(x *Exchange)
+}
+
+// Request is what an exchange serves.
+type Request struct {
+	Snapshot *Snapshot
+	Model    *fleet.Model
+	Adapter  string // of the model, if the client names one
+	Body     *openai.Body
+	ID       string        // the client's request id, or one made here
+	Path     string        // what engines are asked for
+	Pattern  string        // the route, for reports
+	Subject  string        // who asks
+	Tenant   string        // whose the response is, if an engine keeps it
+	Retried  bool          // the client says that it has asked before
+	Pin      *fleet.Engine // the only one that can serve it; nil if there may be others
+
+	Forwarded *leg.Forwarded
+
+	Arrived time.Time
+	Checked time.Duration // from its arrival to the beginning of its wait, if it waited
+	Queued  time.Duration // from its arrival to the end of its wait; 0 if it did not wait
+	Caller  Caller        // nil: its end is not reported
+	Branch  bool          // it is a part of a client's request, which its caller reports
 }
 
 // Reply is what the client is to get.

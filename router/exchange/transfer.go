@@ -146,3 +146,6 @@ func (r *Exchanges) landed(id string, decode *fleet.Engine) func() bool {
 		return r.Report.Transfers.Over(id) || !decode.EventsOpen.Load() || decode.EventStreams.Load() != stream
 	}
 }
+
+// leftFor is how long a leg without a client may continue to the point where ending it leaks nothing.
+const leftFor = time.Second

@@ -174,20 +174,6 @@ func (l *Leg) Unsent() bool {
 	return errors.As(l.Failure, &up) && up.Phase == upstream.PhaseDial
 }
 
-// Result is what an engine's behaviour means, for either leg.
-type Result uint8
-
-const (
-	Usable          Result = iota // 200
-	Refused                       // nothing was begun
-	Rejected                      // the request's own fault
-	Broken                        // an error of the engine
-	InvalidResponse               // not a valid answer
-	Lost                          // the connection broke
-	Late                          // canceled by one of the leg's own time limits
-	TooLarge                      // 200, and an answer above the gateway's own limit: not the engine's fault
-)
-
 // Send sends the request and reads the head of the response, which is open if the status is 200.
 func (l *Leg) Send(req *upstream.Request, max int) Result {
 	resp, err := l.Engine.Upstream.Do(&l.Canceler, req)
@@ -224,34 +210,6 @@ func (l *Leg) Send(req *upstream.Request, max int) Result {
 		return Broken
 	}
 	return InvalidResponse
-}
-
-// codeTicket is the code of an engine's answer that refuses the leg's ticket (connector kvplane). The engine has begun nothing.
-const codeTicket = "ticket"
-
-// CodeTransferFailed is the code of an answer whose KV did not come (connector kvplane).
-const CodeTransferFailed = "transfer_failed"
-
-// failed classifies an error of the connection.
-func (l *Leg) failed(err error) Result {
-	l.Failure = err
-	switch cause := l.Cause(); {
-	case cause == nil:
-	case errors.Is(cause, ErrLate), errors.Is(cause, ErrTransferLate), errors.Is(cause, ErrHurried):
-		return Late
-	default:
-		return Lost
-	}
-	var up *upstream.Error
-	switch {
-	case IsTooLarge(err):
-		return TooLarge
-	case errors.Is(err, upstream.ErrBadResponse):
-		return InvalidResponse
-	case errors.As(err, &up) && up.Phase == upstream.PhaseDial:
-		return Refused
-	}
-	return Lost
 }
 
 // AskWhole asks, and reads an answer that is not streamed.

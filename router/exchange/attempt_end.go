@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"context"
-	"time"
 
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
@@ -173,22 +172,3 @@ func (g *attemptContext) freePrefill(a *attempt) {
 		g.r.Reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true}, reclaim.Certain)
 	}, m.Prefill)
 }
-
-// observeDecode learns from a decode leg what its engine is like, and of a split request what its pair is.
-func (g *attemptContext) observeDecode(a *attempt, v leg.Result) {
-	a.decode.Observe(g.s.Fleet, v)
-	if known, good := a.decode.Transferred(v); known && a.pair != nil {
-		g.observeTransfer(a, good)
-	}
-}
-
-// observeTransfer learns how a transfer between the attempt's engines has ended.
-func (g *attemptContext) observeTransfer(a *attempt, good bool) {
-	if g.s.Fleet.TransferEnded(a.pair, good) {
-		g.r.Pairs.ForgetPair(a.runs()) // the next handshake is its probe
-		g.r.Pairs.Schedule()
-	}
-}
-
-// leftFor is how long a leg without a client may continue to the point where ending it leaks nothing.
-const leftFor = time.Second

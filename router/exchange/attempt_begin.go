@@ -1,0 +1,396 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+
+	"pdrouter/policies"
+	"pdrouter/router/connector"
+	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
+	"pdrouter/router/kvtransfer"
+	"pdrouter/router/leg"
+	"pdrouter/router/openai"
+	"pdrouter/router/reason"
+	"pdrouter/router/relay"
+	"pdrouter/router/upstream"
+)
+
+// plan chooses the engines of the next attempt.
+func (x *Exchange) plan() dispatch.Event {
+	retry, waited := x.Sum.Attempts > 0, x.pause > 0
+	x.pause = 0
+	choice, f := x.choose(x.excluded)
+	switch {
+	case choice.Decode < 0 && len(x.excluded) > 0:
+		var e dispatch.Event
+		var late bool
+		if choice, f, e, late = x.back(waited); late {
+			if e.Kind == dispatch.EvPlannedLater && !waited && !x.m.Retries.Retry(time.Now()) {
+				return x.overBudget()
+			}
+			return e
+		}
+	case retry && !waited && x.doubles(choice) && !x.m.Retries.Retry(time.Now()):
+		if choice, f = x.choose(x.excluded.With(x.m.Prefill)); choice.Decode < 0 || x.doubles(choice) {
+			return x.overBudget()
+		}
+	}
+	x.Sum.Phases.Plan = x.selection.Now.Sub(x.Sum.Arrived)
+	x.Sum.Reason, x.Sum.Prefill, x.Sum.Decode = string(choice.Reason), "", ""
+	if choice.Decode < 0 {
+		return x.noEngine(choice)
+	}
+	x.waitsUntil = time.Time{}
+	a := &attempt{split: choice.Split, unstreamed: !x.b.Stream}
+	a.h.Shape = x.b.Shape
+	a.h.Draw()
+	x.choice, x.Sum.Phases.Prefill = choice, 0
+	x.attempt(a)
+	x.Sum.Decode = f.Decode[choice.Decode].Name
+	toPrefill, toDecode := x.selection.NotePrompt(choice)
+	a.prefill.Unread.Store(int64(toPrefill))
+	a.decode.Unread.Store(int64(toDecode))
+	a.decode.Join(x.r.Cancels, x.m.Decode[choice.Decode]) // it counts with its engine from now on, as the pair may have to be waited for
+	if !choice.Split {
+		return dispatch.Event{Kind: dispatch.EvPlannedAlone}
+	}
+	x.Sum.Prefill = f.Prefill[choice.Prefill].Name
+	x.Sum.TransferID = a.h.Transfer
+	a.prefill.Engine = x.m.Prefill[choice.Prefill]
+	if x.m.Connector.Traits().Writes {
+		a.onTransferLost = func(why reason.Reason) { x.transferLost(a, why) }
+	}
+	if len(x.m.Pairs) > 0 {
+		a.pair = x.m.PairAt(choice.Prefill, choice.Decode)
+		a.pair.Wanted.Add(x.Sum.Arrived)
+	}
+	return dispatch.Event{Kind: dispatch.EvPlannedPair}
+}
+
+// doubles reports whether these engines do work that an engine has begun before for the request. Decode alone in place of a prefill
+// engine that has failed does not.
+func (x *Exchange) doubles(c policies.Choice) bool {
+	switch {
+	case x.failed.Unbegun():
+		return false
+	case x.failed.OfPrefill(), x.failed == dispatch.EvTransferLost:
+		return c.Split
+	}
+	return true
+}
+
+// overBudget ends a request whose retry the budget does not allow. The client learns when engines that refused it may be asked again.
+func (x *Exchange) overBudget() dispatch.Event {
+	x.pause = x.excluded.Soonest()
+	return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
+}
+
+// noEngine handles a choice without an engine: the request waits if one may come back.
+func (x *Exchange) noEngine(c policies.Choice) dispatch.Event {
+	why, missing := reason.NoEngine, fleet.Decode
+	switch c.Reason {
+	case policies.NoPair:
+		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.NoPair}
+	case policies.NoPrefill:
+		why, missing = reason.NoPrefill, fleet.Prefill
+	}
+	pause, comes := x.selection.ComesBack(missing)
+	if x.pause = pause; !comes {
+		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: why}
+	}
+	now := time.Now()
+	if x.waitsUntil.IsZero() {
+		x.waitsUntil = now.Add(x.s.Config.Timeouts.Queue)
+		if x.Sum.Attempts > 0 && x.doubles(c) && !x.m.Retries.Retry(now) {
+			return x.overBudget()
+		}
+	}
+	left := min(x.waitsUntil.Sub(now), x.due.Sub(now))
+	if left <= 0 {
+		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.QueueTimeout}
+	}
+	x.pause = min(spread(max(pause, backoff(x.waits+1, rand.Uint64()))), left)
+	return dispatch.Event{Kind: dispatch.EvPlannedLater}
+}
+
+// choose chooses engines that the request may be given to, but for those.
+func (x *Exchange) choose(not fleet.Excluded) (policies.Choice, policies.Fleet) {
+	if x.bare {
+		if c, f := x.chooseFrom(not.With(x.m.Prefill), false); c.Decode >= 0 {
+			c.Reason = fleet.NoHandOff
+			return c, f
+		}
+	}
+	return x.chooseFrom(not, false)
+}
+
+// chooseFrom is choose, with busy also of engines that have asked for no requests now, if no others are left.
+func (x *Exchange) chooseFrom(not fleet.Excluded, busy bool) (policies.Choice, policies.Fleet) {
+	x.selection.Begin(not, busy)
+	q := policies.Request{Model: x.m.Name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable)}
+	x.selection.FindPrompt(x.b)
+	return x.selection.Choose(q)
+}
+
+// pair readies the attempt's pair, or has the owner wait for it.
+func (x *Exchange) pair(a *attempt) {
+	t := x.m.Connector.Traits()
+	if t.Meets {
+		a.h.Bootstrap = a.prefill.Engine.Bootstrap.Draw()
+	}
+	if t.Publishes {
+		var ok bool
+		if a.h.Prefill, a.h.Decode, ok = x.s.Fleet.Incarnations(a.prefill.Engine, a.decode.Engine); !ok {
+			a.prefill.Failure = fleet.ErrNoRecords
+			x.post(dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
+			return
+		}
+		a.h.ValidMS = x.s.Config.Timeouts.Request.Milliseconds()
+		x.r.Transfers.Sign(x.s.Tickets, &a.h, kvtransfer.ContextOf(x.m.Name, x.Sum.Subject, x.b.CacheSalt()))
+		x.r.Report.Transfers.Open(a.h.Transfer, a.prefill.Engine.Name, a.decode.Engine.Name, x.s.Fleet.Size(a.decode.Engine))
+		a.landed = x.r.landed(a.h.Transfer, a.decode.Engine)
+	}
+	// Legs that follow each other need no handshake before prefill is asked.
+	if t.Handshakes && t.Mode == dispatch.Together && (!x.r.Pairs.Ready(a.runs()) || !x.setEndpoint(a)) {
+		a.parked = true
+		return
+	}
+	x.post(dispatch.Event{Kind: dispatch.EvPaired})
+}
+
+// setEndpoint notes where decode finds prefill. It reports false if that is not known: prefill has restarted and no handshake has told it since.
+func (x *Exchange) setEndpoint(a *attempt) bool {
+	if a.prefill.Engine.Publishes {
+		return true
+	}
+	a.h.Endpoint = a.prefill.Engine.Endpoint.Load()
+	return a.h.Endpoint != nil
+}
+
+// awaitPair waits for the pair's handshake, unless there is an event.
+func (x *Exchange) awaitPair(a *attempt) {
+	waiting := new(upstream.Canceler)
+	x.r.Cancels.Add(waiting)
+	defer waiting.Remove()
+	if !x.armInterrupt(waiting) {
+		return
+	}
+	defer x.disarmInterrupt()
+	a.parked = false
+	timeout, stop := context.WithTimeout(waiting, x.s.Config.Timeouts.Pair)
+	defer stop()
+	err := x.r.Pairs.Wait(timeout, a.runs())
+	if err == nil && x.setEndpoint(a) {
+		x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPaired}})
+		return
+	}
+	if !errors.Is(err, context.Canceled) {
+		x.r.Log.Warn("pair", "prefill", a.prefill.Engine.Name, "decode", a.decode.Engine.Name, "err", err)
+	}
+	a.prefill.Failure = err
+	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.PairFailed}})
+}
+
+// startPrefill runs the prefill leg on a goroutine of its own.
+func (x *Exchange) startPrefill(a *attempt) {
+	x.Sum.Phases.Pair = time.Since(x.Sum.Arrived)
+	a.prefill.Join(x.r.Cancels, a.prefill.Engine)
+	a.prefillTimer = a.prefill.CancelAfter(x.s.Config.Timeouts.Prefill, leg.ErrLate)
+	req := x.prefillRequest(&a.prefill, &a.h).Retain(x.b)
+	a.prefill.Begin()
+	x.r.Tasks.Add(1)
+	x.r.goroutines.Go(func() { x.askPrefill(a, req) })
+}
+
+// startDecode runs the decode leg on a goroutine of its own.
+func (x *Exchange) startDecode(a *attempt, req *leg.Request) {
+	req.Retain(x.b)
+	a.decodeIs = withAsker
+	a.decode.Begin()
+	x.r.Tasks.Add(1)
+	x.r.goroutines.Go(func() { x.askDecode(a, req) })
+}
+
+// askForDecode asks the attempt's decode engine for the whole answer.
+func (x *Exchange) askForDecode(a *attempt) {
+	x.continuation = x.newContinuation()
+	x.startDecode(a, x.decodeRequest(a, x.continuation != nil))
+}
+
+// askPrefill asks the prefill leg and sends the owner what came of it. It may outlive the exchange.
+func (x *Exchange) askPrefill(a *attempt, req *leg.Request) {
+	defer x.r.Tasks.Done()
+	l := &a.prefill
+	defer l.End()
+	defer req.Release() // what it holds may have to be sent again
+	e := dispatch.Event{Kind: dispatch.EvPrefillLost, Why: reason.Panic}
+	defer func() {
+		if v := recover(); v != nil {
+			x.r.Log.Error("panic in a leg", "panic", v, "stack", string(debug.Stack()))
+		}
+		if m := a.prefillEnded(e); m != nil {
+			m.Body, m.Again = x.b, x.prefillRequest(l, &m.Handoff)
+			x.r.Reclaim.Start(m, func(ctx context.Context) { x.r.Reclaim.FreeDecode(ctx, m) }, a.decode.Engine)
+		}
+		x.enqueue(envelope{a: a, e: e, at: time.Now()})
+	}()
+	e = x.prefillAnswer(a, req)
+}
+
+// prefillAnswer asks, and says what the answer means.
+func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
+	r, conn, l := x.r, x.m.Connector, &a.prefill
+	v := l.AskWhole(&req.Request, x.s.Config.Limits.Answer)
+	a.prefillTimer.Stop()
+	l.Observe(x.s.Fleet, v)
+	l.ObservePeer(x.s.Fleet, conn, &a.decode, v)
+	if v != leg.Usable {
+		e := v.PrefillEvent()
+		if v == leg.Broken && l.RefusedCredentials() {
+			e.Why = reason.CredentialsRefused
+		}
+		return e
+	}
+	e := dispatch.Event{Kind: dispatch.EvPrefillBare, Why: reason.NoTransferParams}
+	if conn.Traits().Meets || l.Answer.KVParams != nil {
+		e.Kind = conn.Accept(&a.h, l.Answer.KVParams)
+	}
+	l.ObserveHandOff(x.s.Fleet, conn, a.h.Shape, e.Kind)
+	switch e.Kind {
+	case dispatch.EvPrefillUsable:
+		e.Why = reason.None
+		if conn.Traits().Mode == dispatch.InTurn {
+			r.Monitor.ObserveRun(l.Engine, l.Answer.KVParams)
+		}
+	case dispatch.EvPrefillMoved:
+		e.Why = reason.EngineRestarted
+		if c, ok := connector.ParseEndpoint(l.Answer.KVParams); ok {
+			r.Monitor.Moved(l.Engine, a.h.Endpoint, c)
+		}
+	}
+	return e
+}
+
+// askDecode asks the decode leg and reads until its first event, or its whole answer, is here. It sends the owner what came of it, and
+// may outlive the exchange.
+func (x *Exchange) askDecode(a *attempt, req *leg.Request) {
+	defer x.r.Tasks.Done()
+	v, streams, l := leg.Lost, false, &a.decode
+	defer func() {
+		if p := recover(); p != nil {
+			x.r.Log.Error("panic in a leg", "panic", p, "stack", string(debug.Stack()))
+			v = leg.Lost
+		}
+		x.decodeAnswered(a, v, streams)
+	}()
+	v, streams = x.decodeAnswer(a, req)
+	x.observeDecode(a, v)
+	l.ObservePeer(x.s.Fleet, x.m.Connector, &a.prefill, v)
+}
+
+// decodeAnswered sends the owner what came of the decode leg, and with it the leg if it is an open stream.
+func (x *Exchange) decodeAnswered(a *attempt, v leg.Result, streams bool) {
+	l, e := &a.decode, v.DecodeEvent(streams)
+	switch {
+	case e.Why == reason.DecodeRejected && x.b.Passthrough != nil:
+		e.Why = reason.EngineRejected
+	case v == leg.Broken && l.RefusedCredentials():
+		e.Why = reason.CredentialsRefused
+	}
+	l.PromptRead()
+	if e.Kind == dispatch.EvDecodeFirst {
+		l.Streams = true
+		l.Engine.Streaming.Add(1)
+	} else {
+		a.release()
+	}
+	l.SetKV(leg.KVDone)
+	l.Became(e.Kind.Leaves())
+	if !x.enqueue(envelope{a: a, e: e, at: time.Now()}) {
+		a.release()
+	}
+}
+
+// decodeAnswer asks, and says what came and whether it is a stream.
+func (x *Exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, streams bool) {
+	l, pass := &a.decode, x.b.Passthrough != nil
+	streams = !a.unstreamed
+	v = func() leg.Result {
+		defer req.Release()
+		return l.Send(&req.Request, x.s.Config.Limits.Answer)
+	}()
+	if v != leg.Usable {
+		return v, streams
+	}
+	if pass { // the request does not tell
+		streams = openai.IsEventStream(l.ContentType)
+	}
+	if !streams {
+		return l.ReadAnswer(x.s.Config.Limits.Answer, pass), false
+	}
+	a.stream = x.newStream(a)
+	v = a.stream.ReadFirst(a.h.Shape)
+	if x.m.Connector.Traits().BareErrors {
+		v = l.RejectedInStream(v)
+	}
+	return v, true
+}
+
+// newStream returns the stream of decode's answer.
+func (x *Exchange) newStream(a *attempt) *relay.Stream {
+	return x.r.streams.New(&a.decode, a.prefillCached(), x.b.Shape, x.s.Config.Limits.Event, &x.usage)
+}
+
+// prefillRequest writes the request of a prefill leg.
+func (g *attemptContext) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.Request {
+	m := g.r.legRequests.New(to, g.path, h.Request, g.forwarded, false)
+	m.Members = g.m.Connector.PrefillMembers(m.Members[:0], h)
+	l := openai.VariantPrefill
+	if g.m.Connector.Traits().RequiresSplit {
+		l = openai.VariantPrefillMirrored
+	}
+	m.Write(g.b, l, h.Request, m.Members)
+	m.Once = g.m.Connector.Traits().Stock != nil // as decode's
+	return m
+}
+
+// decodeRequest writes the decode leg's request. tokens has the engine say which tokens it makes.
+func (g *attemptContext) decodeRequest(a *attempt, tokens bool) *leg.Request {
+	m := g.r.legRequests.New(&a.decode, g.path, a.h.Request, g.forwarded, g.b.Stream)
+	m.Members = m.Members[:0]
+	if tokens {
+		m.Members = append(m.Members, `"return_token_ids":true`...)
+	}
+	if a.split {
+		if tokens {
+			m.Members = append(m.Members, ',')
+		}
+		m.Members = g.m.Connector.DecodeMembers(m.Members, &a.h)
+	}
+	m.Write(g.b, openai.VariantDecode, a.h.Request, m.Members)
+	if g.b.Passthrough != nil {
+		leg.Passthrough(g.b.Passthrough, m)
+	}
+	m.Once = a.split && g.m.Connector.Traits().Stock != nil // two under one id: the second may stay held, or end the engine
+	return m
+}
+
+// observeDecode learns from a decode leg what its engine is like, and of a split request what its pair is.
+func (g *attemptContext) observeDecode(a *attempt, v leg.Result) {
+	a.decode.Observe(g.s.Fleet, v)
+	if known, good := a.decode.Transferred(v); known && a.pair != nil {
+		g.observeTransfer(a, good)
+	}
+}
+
+// observeTransfer learns how a transfer between the attempt's engines has ended.
+func (g *attemptContext) observeTransfer(a *attempt, good bool) {
+	if g.s.Fleet.TransferEnded(a.pair, good) {
+		g.r.Pairs.ForgetPair(a.runs()) // the next handshake is its probe
+		g.r.Pairs.Schedule()
+	}
+}
