@@ -19,7 +19,7 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/config"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // backgroundEngine serves background responses as stock vLLM does: it answers at once, and works on until the test says what comes of it.
@@ -345,7 +345,7 @@ func TestBackgroundStream(t *testing.T) {
 				routertest.Eventually(t, "the engine was asked", func() bool { return len(e.ids()) == 1 })
 				time.Sleep(time.Second)
 				_ = conn.Close()
-				if s := g.Summary(1); s.Outcome != report.ClientLeft {
+				if s := g.Summary(1); s.Outcome != dispatch.ClientLeft {
 					t.Errorf("summary %+v", s)
 				}
 				if r := g.Post(routertest.PathResponses, body); r.Status != 429 {

@@ -11,7 +11,7 @@ import (
 
 	"pdrouter/internal/routertest"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // A leg that is still being sent when its client has left is sent as that client wrote it, though the server's place for bodies
@@ -52,7 +52,7 @@ func TestLentBodyOutlivesItsClient(t *testing.T) {
 		}
 		leave := begin("a")
 		leave()
-		if sum := g.Summary(2); sum.Outcome != report.ClientLeft {
+		if sum := g.Summary(2); sum.Outcome != dispatch.ClientLeft {
 			t.Fatalf("got %s, want that the client left", sum.Outcome)
 		}
 		for range 4 { // where the server keeps its places is not for us to say

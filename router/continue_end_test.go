@@ -14,9 +14,9 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router"
 	"pdrouter/router/config"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
-	"pdrouter/router/report"
 )
 
 // goingOn has streams that fail go on from another engine.
@@ -55,7 +55,7 @@ func TestFault53OnlyTheEndIsMissing(t *testing.T) {
 					strings.Count(r.Body, "[DONE]") != 1 {
 					t.Fatalf("stream %d: end %v: %s", i, r.Err, r.Body)
 				}
-				if sum := g.Summary(i + 1); sum.Outcome != report.Completed || sum.OutputTokens != 2 || sum.PromptTokens != 2 {
+				if sum := g.Summary(i + 1); sum.Outcome != dispatch.Completed || sum.OutputTokens != 2 || sum.PromptTokens != 2 {
 					t.Errorf("%+v", sum)
 				}
 			}
@@ -123,7 +123,7 @@ func TestFault53KeepAlive(t *testing.T) {
 		if strings.Count(got.String(), "[DONE]") != 1 {
 			t.Errorf("the stream is %q", got.String())
 		}
-		if sum := g.Summary(2); sum.Continued != 1 || sum.Outcome != report.Completed {
+		if sum := g.Summary(2); sum.Continued != 1 || sum.Outcome != dispatch.Completed {
 			t.Errorf("%+v", sum)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router"
 	"pdrouter/router/config"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // fakeTeller is an engine whose next token depends on all ids before it, so that a token lost, doubled or moved shows in the
@@ -233,7 +233,7 @@ func TestFault53NotContinued(t *testing.T) {
 		if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 {
 			t.Errorf("%s: end %v, body %q", row.more, r.Err, r.Body)
 		}
-		if sum := g.Summary(i + 1); sum.NotContinued != row.result || sum.Outcome != report.FailedAfter {
+		if sum := g.Summary(i + 1); sum.NotContinued != row.result || sum.Outcome != dispatch.FailedAfter {
 			t.Errorf("%s: %+v", row.more, sum)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
-	"pdrouter/router/report"
 )
 
 // fanAnswer is what a client got of several choices.
@@ -151,7 +151,7 @@ func TestFault21Fan(t *testing.T) {
 					}
 					sum := g.Summary(1)
 					if sum.Attempts != len(row.texts) || len(sum.Parts) != len(row.texts) || sum.OutputTokens != 3*len(row.texts) ||
-						sum.PromptTokens != 7*row.prompts || sum.Outcome != report.Completed || sum.Reason != "split" || sum.Status != 200 {
+						sum.PromptTokens != 7*row.prompts || sum.Outcome != dispatch.Completed || sum.Reason != "split" || sum.Status != 200 {
 						t.Errorf("summary %+v", sum)
 					}
 					if strings.Contains(r.Body, "_transfer_params") {
@@ -214,12 +214,12 @@ func TestFault21FanFails(t *testing.T) {
 				sum := g.Summary(1)
 				switch {
 				case row.frame:
-					if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `"error"`) != 1 || sum.Outcome != report.FailedAfter {
+					if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `"error"`) != 1 || sum.Outcome != dispatch.FailedAfter {
 						t.Errorf("outcome %s, ended by %v: %s", sum.Outcome, r.Err, r.Body)
 					}
 				default:
 					routertest.ErrorOf(t, r.Body)
-					if sum.Outcome != report.FailedBefore || sum.Status != r.Status {
+					if sum.Outcome != dispatch.FailedBefore || sum.Status != r.Status {
 						t.Errorf("summary %+v", sum)
 					}
 					if row.status == 400 && r.Header.Get("X-Should-Retry") != "false" || r.Header.Get("X-Pdrouter-Reason") != sum.Reason || sum.Reason == "branch" {
@@ -303,7 +303,7 @@ func TestFault58Fan(t *testing.T) {
 					conn := send(t, g.Addr, strings.Replace(body, `"prompt"`, `"n":3,"prompt"`, 1))
 					routertest.Eventually(t, "all legs are out", func() bool { return s.Prefill[0].UnderWay()+s.Decode[0].UnderWay() >= 3 })
 					_ = conn.Close()
-					if sum := g.Summary(1); sum.Outcome != report.ClientLeft || sum.Reason != "client_left" {
+					if sum := g.Summary(1); sum.Outcome != dispatch.ClientLeft || sum.Reason != "client_left" {
 						t.Errorf("summary %+v", sum)
 					}
 					g.WaitIdle()
@@ -325,7 +325,7 @@ func TestFault09Fan(t *testing.T) {
 	s.Decode[0].SetHabit(func(h *routertest.Habit) { h.Tokens = 1 << 20 })
 	conn := send(t, g.Addr, strings.Replace(routertest.StreamBody, `"prompt"`, `"n":3,"prompt"`, 1))
 	defer conn.Close()
-	if sum := g.Summary(1); sum.Outcome != report.ClientLeft || sum.Reason != "slow_client" {
+	if sum := g.Summary(1); sum.Outcome != dispatch.ClientLeft || sum.Reason != "slow_client" {
 		t.Errorf("summary %+v", sum)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // TestLongAnswer generates for longer than a transfer and a first token may take: an answer that is not streamed is
@@ -50,7 +50,7 @@ func TestLongAnswer(t *testing.T) {
 			if got, _ := routertest.Text(t, r); got != routertest.WholeText {
 				t.Errorf("text %q", got)
 			}
-			if sum := g.Summary(1); sum.Attempts != 1 || sum.Outcome != report.Completed {
+			if sum := g.Summary(1); sum.Attempts != 1 || sum.Outcome != dispatch.Completed {
 				t.Errorf("%d attempts, %s; want 1, completed", sum.Attempts, sum.Outcome)
 			}
 			g.WaitIdle()
@@ -91,7 +91,7 @@ func TestFault58LongAnswer(t *testing.T) {
 			s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Leg: l, Do: routertest.DoSlow, N: 3_600_000}}})
 			n := s.Cluster.Count("decode-0", l)
 			leave(t, g, routertest.PlainBody, func() bool { return s.Cluster.Count("decode-0", l) > n })
-			if sum := g.Summary(1); sum.Outcome != report.ClientLeft {
+			if sum := g.Summary(1); sum.Outcome != dispatch.ClientLeft {
 				t.Errorf("summary %+v", sum)
 			}
 			g.WaitIdle()

@@ -14,7 +14,7 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // TestFault53and60Streams breaks decode's stream behind its first event: an error event, then the cut, never a clean end.
@@ -37,7 +37,7 @@ func TestFault53and60Streams(t *testing.T) {
 					!strings.Contains(r.Body, `"choices":[{"index":0,"text":"tok0 "}]`) {
 					t.Errorf("status %d, end %v, body %q", r.Status, r.Err, r.Body)
 				}
-				if sum := g.Summary(1); sum.Outcome != report.FailedAfter || sum.Attempts != 1 || s.Cluster.Count("decode-0", "") != before+1 {
+				if sum := g.Summary(1); sum.Outcome != dispatch.FailedAfter || sum.Attempts != 1 || s.Cluster.Count("decode-0", "") != before+1 {
 					t.Errorf("decode was asked %d times, summary %+v", s.Cluster.Count("decode-0", "")-before, sum)
 				}
 				g.WaitIdle()
@@ -89,7 +89,7 @@ func TestFault58ClientLeaves(t *testing.T) {
 				}
 				before := s.Cluster.Count("", row.leg)
 				leave(t, g, row.body, func() bool { return s.Cluster.Count("", row.leg) > before })
-				if sum := g.Summary(1); sum.Outcome != report.ClientLeft || sum.Attempts != 1 {
+				if sum := g.Summary(1); sum.Outcome != dispatch.ClientLeft || sum.Attempts != 1 {
 					t.Errorf("summary %+v", sum)
 				}
 				g.WaitIdle()
@@ -134,7 +134,7 @@ func TestFault58LeavesBehindPrefill(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond) // the rest leaves, and the relay waits for the next token
 		_ = conn.Close()
-		if sum := g.Summary(i + 1); sum.Outcome != report.ClientLeft {
+		if sum := g.Summary(i + 1); sum.Outcome != dispatch.ClientLeft {
 			t.Fatalf("seed %d, repetition %d: %+v", seed, i, sum)
 		}
 	}
@@ -162,7 +162,7 @@ func TestFault09ClientStopsReading(t *testing.T) {
 			_, _ = io.WriteString(conn, routertest.RawPost(routertest.PathCompletions, routertest.StreamBody, "Host: a", "Content-Type: application/json",
 				fmt.Sprintf("Content-Length: %d", len(routertest.StreamBody))))
 			sum := g.Summary(1)
-			if sum.Outcome != report.ClientLeft || sum.Reason != "slow_client" {
+			if sum.Outcome != dispatch.ClientLeft || sum.Reason != "slow_client" {
 				t.Errorf("outcome %s, reason %s; want client_left, slow_client", sum.Outcome, sum.Reason)
 			}
 			g.WaitIdle()

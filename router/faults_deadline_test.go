@@ -7,7 +7,7 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // TestFault58DeadlineLeavesNothing has the time of a request end before decode's first token: its client has the error while the
@@ -40,7 +40,7 @@ func TestFault58DeadlineLeavesNothing(t *testing.T) {
 			if routertest.ErrorOf(t, r.Body); r.Status != 504 || r.Header.Get("X-Pdrouter-Reason") != "deadline" || working == 0 && !short {
 				t.Errorf("status %d, header %v, %d legs go on: %s", r.Status, r.Header, working, r.Body)
 			}
-			if sum := g.Summary(1); sum.Outcome != report.FailedBefore || sum.Attempts != 1 || sum.Leaked || limits.open.Load() != 0 {
+			if sum := g.Summary(1); sum.Outcome != dispatch.FailedBefore || sum.Attempts != 1 || sum.Leaked || limits.open.Load() != 0 {
 				t.Errorf("%d leases, summary %+v", limits.open.Load(), sum)
 			}
 			g.WaitIdle()

@@ -8,7 +8,7 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // TestFault21OneFailsOthersHang has one of three choices fail while nothing comes for the others: the client has its error while
@@ -31,7 +31,7 @@ func TestFault21OneFailsOthersHang(t *testing.T) {
 				if connectorName == connector.NamePush && s.Prefill[0].UnderWay() == 0 {
 					t.Error("the client has waited for the others")
 				}
-				if sum := g.Summary(1); sum.Outcome != report.FailedBefore || sum.Status != r.Status {
+				if sum := g.Summary(1); sum.Outcome != dispatch.FailedBefore || sum.Status != r.Status {
 					t.Errorf("summary %+v", sum)
 				}
 				g.WaitIdle()

@@ -10,7 +10,7 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // lockedBuffer is a log's destination.
@@ -39,7 +39,7 @@ func TestUnusableAnswer(t *testing.T) {
 			s := routertest.NewPool(t, connector.NameNone, 0, 1, map[string][]routertest.Fault{"decode-0": {{Do: row.do}}})
 			g := routertest.Start(t, s.Config, router.Parts{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 			r := g.Post(routertest.PathCompletions, routertest.PlainBody)
-			if sum := g.Summary(1); r.Status != 502 || sum.Outcome != report.FailedBefore || sum.Reason != "bad_upstream" {
+			if sum := g.Summary(1); r.Status != 502 || sum.Outcome != dispatch.FailedBefore || sum.Reason != "bad_upstream" {
 				t.Errorf("status %d, summary %+v; want 502, failed_before, bad_upstream", r.Status, sum)
 			}
 			g.Stop()

@@ -15,9 +15,9 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/edge"
 	"pdrouter/router/fleet"
-	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
 
@@ -95,7 +95,7 @@ func TestFault59AnswerTooLarge(t *testing.T) {
 				t.Errorf("the message %q does not name %s", e.Message, row.says)
 			}
 			sum := g.Summary(1)
-			if sum.Outcome != report.FailedBefore || sum.Reason != "answer_too_large" || !row.parts && sum.Attempts != 1 {
+			if sum.Outcome != dispatch.FailedBefore || sum.Reason != "answer_too_large" || !row.parts && sum.Attempts != 1 {
 				t.Errorf("summary %+v", sum)
 			}
 			if got := limits.last(); got != -1 {
@@ -159,7 +159,7 @@ func TestFault59EventTooLarge(t *testing.T) {
 			if err == nil || strings.Contains(out, "[DONE]") || strings.Count(out, `{"error"`) != 1 || !strings.Contains(out, "65536 bytes (limits.event)") {
 				t.Errorf("end %v: %.1000s", err, out)
 			}
-			if sum := g.Summary(1); sum.Outcome != report.FailedAfter || sum.Reason != "answer_too_large" || sum.Attempts != 1 {
+			if sum := g.Summary(1); sum.Outcome != dispatch.FailedAfter || sum.Reason != "answer_too_large" || sum.Attempts != 1 {
 				t.Errorf("summary %+v", sum)
 			}
 			if got := limits.last(); got <= 0 {

@@ -8,8 +8,8 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/edge"
-	"pdrouter/router/report"
 )
 
 // fakeLimiter admits everybody, and counts whose requests have not ended.
@@ -43,7 +43,7 @@ func TestFault58LeavesLegsBehind(t *testing.T) {
 			s.SetFaults(row.faults)
 			before := s.Cluster.Count("", row.leg)
 			leave(t, g, row.body, func() bool { return s.Cluster.Count("", row.leg) > before })
-			if sum := g.Summary(1); sum.Outcome != report.ClientLeft || sum.Status != 499 || limits.open.Load() != 0 {
+			if sum := g.Summary(1); sum.Outcome != dispatch.ClientLeft || sum.Status != 499 || limits.open.Load() != 0 {
 				t.Errorf("%d leases, summary %+v", limits.open.Load(), sum)
 			}
 			working := 0
@@ -72,7 +72,7 @@ func TestFault58LeavesTooManyBehind(t *testing.T) {
 	for i := range 3 {
 		decodes := s.Cluster.Count("", "decode")
 		leave(t, g, routertest.PlainBody, func() bool { return s.Cluster.Count("", "decode") > decodes })
-		if sum := g.Summary(i + 1); sum.Outcome != report.ClientLeft {
+		if sum := g.Summary(i + 1); sum.Outcome != dispatch.ClientLeft {
 			t.Errorf("summary %+v", sum)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // TestFault47to62Legs breaks one leg before the gate. The client sees the whole answer or a true error; no engine is
@@ -213,7 +213,7 @@ func TestFault50ClientsDeadline(t *testing.T) {
 				if routertest.ErrorOf(t, r.Body); r.Status != 504 || r.Header.Get("X-Pdrouter-Reason") != "deadline" {
 					t.Errorf("status %d, header %v: %s", r.Status, r.Header, r.Body)
 				}
-				if sum := g.Summary(i + 1); sum.Outcome != report.FailedBefore || sum.Attempts != 1 {
+				if sum := g.Summary(i + 1); sum.Outcome != dispatch.FailedBefore || sum.Attempts != 1 {
 					t.Errorf("summary %+v", sum)
 				}
 			}

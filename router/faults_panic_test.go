@@ -18,9 +18,9 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/edge"
 	"pdrouter/router/fleet"
-	"pdrouter/router/report"
 )
 
 // panicky is a planner that panics from its n-th choice on.
@@ -101,7 +101,7 @@ func TestFault68PanicInAStream(t *testing.T) {
 	if p.n.Load() < 2 {
 		t.Error("nothing has panicked")
 	}
-	if sum := g.Summary(1); sum.Outcome != report.FailedAfter {
+	if sum := g.Summary(1); sum.Outcome != dispatch.FailedAfter {
 		t.Errorf("summary %+v", sum)
 	}
 	p.from.Store(1 << 40)

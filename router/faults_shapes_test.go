@@ -10,8 +10,8 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
-	"pdrouter/router/report"
 )
 
 // shaped is a request of one of the newer routes, and how its answer ends.
@@ -148,7 +148,7 @@ func TestFault53and60Shapes(t *testing.T) {
 				if last := lastEvent(r.Body); !strings.HasPrefix(last, want) || s.shape.KindOf([]byte(last+"\n\n")) != openai.EventError {
 					t.Errorf("the last event is %q, want %q…", last, want)
 				}
-				if sum := g.Summary(1); sum.Outcome != report.FailedAfter {
+				if sum := g.Summary(1); sum.Outcome != dispatch.FailedAfter {
 					t.Errorf("outcome %s", sum.Outcome)
 				}
 			})

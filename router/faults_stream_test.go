@@ -15,7 +15,7 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/config"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // rawEngine speaks raw bytes: do is given every generation that comes, and the connection.
@@ -150,7 +150,7 @@ func TestFault59EventBeyondTheCap(t *testing.T) {
 				strings.Count(r.Body, `{"error"`) != 1 || len(r.Body) > 4<<10 {
 				t.Errorf("status %d, end %v, %d bytes: %.500s", r.Status, r.Err, len(r.Body), r.Body)
 			}
-			if sum := g.Summary(1); sum.Outcome != report.FailedAfter {
+			if sum := g.Summary(1); sum.Outcome != dispatch.FailedAfter {
 				t.Errorf("summary %+v", sum)
 			}
 		})

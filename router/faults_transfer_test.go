@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"pdrouter/router/reclaim"
 	"testing"
 	"time"
 
@@ -9,7 +8,8 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
+	"pdrouter/router/reclaim"
 )
 
 // TestFault54UnstreamedTransferNeverComes has stock prefill answer and write nothing, where decode's answer says nothing of that: what
@@ -64,7 +64,7 @@ func TestFault54UnstreamedTransferNeverComes(t *testing.T) {
 			if said, _ := routertest.Text(t, r); r.Status != 200 || said != routertest.WholeText {
 				t.Errorf("status %d, %q", r.Status, said)
 			}
-			if sum := g.Summary(1); sum.Attempts != 2 || sum.Outcome != report.Completed {
+			if sum := g.Summary(1); sum.Attempts != 2 || sum.Outcome != dispatch.Completed {
 				t.Errorf("summary %+v", sum)
 			}
 			checkDispatches(t, s.Cluster.All()[before:])
@@ -95,7 +95,7 @@ func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
 			leave(t, g, routertest.PlainBody, func() bool {
 				return s.Cluster.Count("", "") == before+2 && s.Prefill[0].UnderWay() == 0 && s.Decode[0].UnderWay() == 1
 			})
-			if sum := g.Summary(1); sum.Outcome != report.ClientLeft {
+			if sum := g.Summary(1); sum.Outcome != dispatch.ClientLeft {
 				t.Errorf("summary %+v", sum)
 			}
 			g.WaitIdle()

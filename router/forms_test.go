@@ -10,7 +10,7 @@ import (
 
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // formBody writes a form with these parts, each a name and a value; one called file is a file.
@@ -80,7 +80,7 @@ func TestPassedForms(t *testing.T) {
 	if r.Status != 200 || r.Body != events || r.Err != nil {
 		t.Errorf("status %d, %v: %s", r.Status, r.Err, r.Body)
 	}
-	if s := g.Summary(2); !s.Stream || s.PromptTokens != 4 || s.Outcome != report.Completed {
+	if s := g.Summary(2); !s.Stream || s.PromptTokens != 4 || s.Outcome != dispatch.Completed {
 		t.Errorf("summary %+v", s)
 	}
 	e.All()

@@ -15,7 +15,7 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // TestLegGoesOnWithoutItsRequest has the client of a request leave, or its time end, while its decode leg waits for the engine: the request
@@ -56,9 +56,9 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			g.Mu.Lock()
 			done := len(g.Summaries)
 			g.Mu.Unlock()
-			want := report.ClientLeft
+			want := dispatch.ClientLeft
 			if how == "its time ends" {
-				want, cfg.Timeouts.Answer = report.FailedBefore, 3*time.Second // long enough for its decode leg to begin
+				want, cfg.Timeouts.Answer = dispatch.FailedBefore, 3*time.Second // long enough for its decode leg to begin
 				if err := g.Router.Apply(cfg, g.Parts); err != nil {
 					t.Fatal(err)
 				}

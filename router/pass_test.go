@@ -7,7 +7,7 @@ import (
 
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // TestPassedAnswers has an engine answer in ways that no generation has: they are the client's as they are.
@@ -41,7 +41,7 @@ func TestPassedAnswers(t *testing.T) {
 				t.Errorf("asked %d times; want 1", n)
 			}
 			why := map[bool]string{true: "aggregated", false: "engine_rejected"}[row.status == 200]
-			if s := g.Summary(1); s.Outcome != report.Completed || s.Status != row.status || s.Reason != why || r.Header.Get("X-Pdrouter-Reason") != why {
+			if s := g.Summary(1); s.Outcome != dispatch.Completed || s.Status != row.status || s.Reason != why || r.Header.Get("X-Pdrouter-Reason") != why {
 				t.Errorf("%s, status %d, reason %s, to the client %s; want completed and %s", s.Outcome, s.Status, s.Reason, r.Header.Get("X-Pdrouter-Reason"), why)
 			}
 		})

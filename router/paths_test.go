@@ -7,7 +7,7 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // TestPaths sends plain requests over every connector.
@@ -58,7 +58,7 @@ func checkPath(t *testing.T, connectorName, route, body string, stream bool) {
 	s.CheckNothingHeld(t)
 	checkLegs(t, s, connectorName, route)
 	sum := g.Summary(3)
-	if sum.Outcome != report.Completed || sum.Status != 200 || sum.Attempts != 1 || sum.Stream != stream || sum.OutputTokens != 3 {
+	if sum.Outcome != dispatch.Completed || sum.Status != 200 || sum.Attempts != 1 || sum.Stream != stream || sum.OutputTokens != 3 {
 		t.Errorf("summary %+v", sum)
 	}
 	if connectorName == connector.NamePull && (sum.Phases.Prefill == 0 || sum.Phases.FirstToken < sum.Phases.Prefill || sum.CachedTokens != 4) {

@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/internal/routertest"
 	"pdrouter/metadata"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/report"
 )
 
@@ -100,7 +101,7 @@ func TestFault58PlaneClientLeaves(t *testing.T) {
 	s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoSlow, N: 60_000}}})
 	p, d := s.Cluster.Count("", "prefill"), s.Cluster.Count("", "decode")
 	leave(t, g, routertest.StreamBody, func() bool { return s.Cluster.Count("", "prefill") == p+1 && s.Cluster.Count("", "decode") == d+1 })
-	if sum := g.Summary(1); sum.Outcome != report.ClientLeft {
+	if sum := g.Summary(1); sum.Outcome != dispatch.ClientLeft {
 		t.Errorf("summary %+v", sum)
 	}
 	g.WaitIdle()

@@ -1,14 +1,14 @@
 package router_test
 
 import (
-	"pdrouter/router/reclaim"
 	"testing"
 	"time"
 
 	"pdrouter/internal/routertest"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
+	"pdrouter/router/reclaim"
 )
 
 // TestFault54StockPrefillDies has prefill die while decode waits for it. The client is served by decode alone; decode is told
@@ -52,7 +52,7 @@ func TestFault58PullLeavesInPrefill(t *testing.T) {
 	s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoSlow, N: 200}}})
 	prefills, decodes := s.Cluster.Count("", "prefill"), s.Cluster.Count("", "decode")
 	leave(t, g, routertest.PlainBody, func() bool { return s.Cluster.Count("", "prefill") > prefills })
-	if sum := g.Summary(1); sum.Outcome != report.ClientLeft {
+	if sum := g.Summary(1); sum.Outcome != dispatch.ClientLeft {
 		t.Errorf("summary %+v", sum)
 	}
 	s.CheckNothingHeld(t)

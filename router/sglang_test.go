@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"pdrouter/internal/routertest"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // TestSGLang serves whole answers and streams, of one choice and of several, over rooms that are used once.
@@ -137,7 +137,7 @@ func TestFault47to62SGLang(t *testing.T) {
 			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", routertest.PathCompletions, len(routertest.StreamBody), routertest.StreamBody)
 			routertest.Eventually(t, "decode is at work", func() bool { return s.Decode[0].UnderWay() == 1 })
 			_ = conn.Close()
-			if sum := g.Summary(1); sum.Outcome != report.ClientLeft {
+			if sum := g.Summary(1); sum.Outcome != dispatch.ClientLeft {
 				t.Errorf("summary %+v", sum)
 			}
 			g.WaitIdle()

@@ -9,7 +9,7 @@ import (
 
 	"pdrouter/internal/routertest"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // TestFault58NoticedAtOnce has a client leave wherever its request may wait: less than 100 ms of virtual time behind that the request
@@ -95,7 +95,7 @@ func leaves(t *testing.T, n *routertest.Network, connectorName, where, body stri
 		t.Fatalf("%d requests were under way, now %d", before, g.Router.Stats().Requests)
 	}
 	sum := g.Summary(1)
-	if sum.Outcome != report.ClientLeft {
+	if sum.Outcome != dispatch.ClientLeft {
 		t.Errorf("summary %+v", sum)
 	}
 	if took := sum.Arrived.Add(sum.Phases.Total).Sub(left); took < 0 || took > noticed {

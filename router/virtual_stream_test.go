@@ -11,7 +11,7 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
-	"pdrouter/router/report"
+	"pdrouter/router/dispatch"
 )
 
 // TestStreamOfHours has an engine say a token every 30 s for five hours, over every connector: all of it arrives, no deadline cuts it,
@@ -68,7 +68,7 @@ func streamOfHours(t *testing.T, n *routertest.Network, connectorName string) {
 	if n := strings.Count(r.Body, router.KeepAliveEvent); n < count-1 || n > 5*count {
 		t.Errorf("%d comments", n)
 	}
-	if sum := g.Summary(1); sum.Outcome != report.Completed || sum.Attempts != 1 || connectorName != connector.NameNone && sum.Prefill == "" {
+	if sum := g.Summary(1); sum.Outcome != dispatch.Completed || sum.Attempts != 1 || connectorName != connector.NameNone && sum.Prefill == "" {
 		t.Errorf("summary %+v", sum)
 	}
 }

@@ -54,7 +54,7 @@ type waySeries struct {
 
 // way returns the series of a request like s.
 func (m *metrics) way(s *report.Summary) *waySeries {
-	k := way{s.Model, s.Route, string(s.Outcome), s.Reason, s.Prefill, s.Decode, s.Status}
+	k := way{s.Model, s.Route, s.Outcome.String(), s.Reason, s.Prefill, s.Decode, s.Status}
 	m.mu.RLock()
 	of := m.ways[k]
 	m.mu.RUnlock()

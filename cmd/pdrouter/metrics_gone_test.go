@@ -5,11 +5,13 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
-	"pdrouter/router/report"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/dispatch"
+	"pdrouter/router/report"
 )
 
 // seriesOf returns the lines of the registry that begin with a word.
@@ -41,7 +43,7 @@ func TestSeriesOfEnginesThatAreGone(t *testing.T) {
 	m.knows = func(engine string) bool { return present[engine] }
 	serve := func(decode string) {
 		for _, prefill := range []string{"p", ""} {
-			s := report.Summary{Model: "m", Route: "/v1/completions", Status: 200, Outcome: report.Completed, Reason: "split", Prefill: prefill, Decode: decode}
+			s := report.Summary{Model: "m", Route: "/v1/completions", Status: 200, Outcome: dispatch.Completed, Reason: "split", Prefill: prefill, Decode: decode}
 			m.observe(s)
 			s.Phases.FirstToken = time.Second
 			m.observe(s)

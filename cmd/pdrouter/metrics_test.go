@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/report"
 
 	"github.com/google/go-cmp/cmp"
@@ -50,7 +51,7 @@ func reached(p report.Phases) (out []phase) {
 
 func TestMetricsCountWhatASummarySays(t *testing.T) {
 	m := newMetrics()
-	m.observe(report.Summary{Model: "m", Route: "/v1/completions", Status: 200, Outcome: report.Completed, Reason: "split",
+	m.observe(report.Summary{Model: "m", Route: "/v1/completions", Status: 200, Outcome: dispatch.Completed, Reason: "split",
 		Prefill: "p0", Decode: "d1", Attempts: 2, PromptTokens: 100, OutputTokens: 7})
 	want := `
 # HELP pdrouter_requests_total Finished requests by how they ended.

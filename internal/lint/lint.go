@@ -28,7 +28,7 @@ func Packages() map[string]Package {
 		// What an operator can set. It asks connectors which keys their engines have.
 		"router/config": {Ours: []string{"metadata", "router/connector", "router/dispatch"}},
 		// What became of finished requests. kvplane/control: what its event streams say of transfers.
-		"router/report": {Ours: []string{"kvplane/control", "metadata", "router/openai"}},
+		"router/report": {Ours: []string{"kvplane/control", "metadata", "router/dispatch", "router/openai"}},
 		// Engines, models, pairs, and the selection among them.
 		"router/relay":      {Ours: []string{"internal/gather", "router/leg", "router/openai", "router/openai/answer", "router/openai/sse", "router/reason"}},
 		"router/reclaim":    {Ours: []string{"internal/background", "metadata", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/leg", "router/monitor", "router/openai", "router/openai/jsonscan", "router/upstream"}},
@@ -103,7 +103,7 @@ func Packages() map[string]Package {
 		},
 		"internal/pdkvtest": {Ours: []string{"auth", "kvplane", "kvplane/ticket", "metadata"}}, // a gateway and the library for tests
 		// A gateway among fake engines, for tests of the whole.
-		"internal/routertest": {Ours: []string{"router", "router/config", "router/connector", "router/fleet", "router/openai", "router/report", "auth", "kvplane", "kvplane/control", "metadata", "policies"}},
+		"internal/routertest": {Ours: []string{"router", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/openai", "router/report", "auth", "kvplane", "kvplane/control", "metadata", "policies"}},
 		"internal/background": {},
 		"internal/disconnect": {Outside: []string{"golang.org/x/sys"}}, // epoll
 		"internal/gather":     {},

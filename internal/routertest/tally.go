@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pdrouter/router"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/report"
 )
 
@@ -47,8 +48,8 @@ func (c *tally) add(e ended) {
 func (c *tally) watch(parts *router.Parts) {
 	observe, refused := parts.Observe, parts.Refused
 	parts.Observe = func(s report.Summary) {
-		e := ended{status: s.Status, what: string(s.Outcome)}
-		if s.Outcome != report.Completed {
+		e := ended{status: s.Status, what: s.Outcome.String()}
+		if s.Outcome != dispatch.Completed {
 			e.reason = s.Reason
 		}
 		c.add(e)

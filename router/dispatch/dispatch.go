@@ -297,7 +297,7 @@ func (d *Dispatch) retry(out []Action, blame ActionKind, why reason.Reason) []Ac
 }
 
 // finish tells the client, ends both legs and sets the one terminal outcome.
-func (d *Dispatch) finish(out []Action, tell Action, o outcome) []Action {
+func (d *Dispatch) finish(out []Action, tell Action, o Outcome) []Action {
 	if tell.Do == DoNothing {
 		out = d.end(out)
 	} else { // the client first: it never waits for the end of a leg

@@ -1,6 +1,11 @@
 package dispatch
 
-import "pdrouter/router/reason"
+import (
+	"fmt"
+	"slices"
+
+	"pdrouter/router/reason"
+)
 
 // State is where a dispatch stands.
 type State uint8
@@ -215,20 +220,33 @@ func (d ActionKind) String() string {
 type Action struct {
 	Do      ActionKind
 	Why     reason.Reason
-	Outcome outcome
+	Outcome Outcome
 }
 
-// outcome is the one terminal state of a request.
-type outcome uint8
+// Outcome is the one terminal state of a request.
+type Outcome uint8
 
 const (
-	NoOutcome    outcome = iota
+	NoOutcome    Outcome = iota
 	Completed            // the client has the whole answer
 	ClientLeft           // the client closed its connection, or stopped reading
 	FailedBefore         // an error answer; no byte of an engine's answer was sent
 	FailedAfter          // an error event within the stream, then the connection was cut
 )
 
-func (o outcome) String() string {
-	return [...]string{"", "completed", "client_left", "failed_before", "failed_after"}[o]
+var outcomeNames = [...]string{"", "completed", "client_left", "failed_before", "failed_after"}
+
+func (o Outcome) String() string { return outcomeNames[o] }
+
+// MarshalText returns the name.
+func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// UnmarshalText reads the name.
+func (o *Outcome) UnmarshalText(name []byte) error {
+	i := slices.Index(outcomeNames[:], string(name))
+	if i < 0 {
+		return fmt.Errorf("outcome %q is unknown", name)
+	}
+	*o = Outcome(i)
+	return nil
 }

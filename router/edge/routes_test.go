@@ -8,8 +8,8 @@ import (
 
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/edge"
-	"pdrouter/router/report"
 )
 
 // TestFault11ControlRoutes asks over raw TCP for what engines serve beside the table, and for a lot that looks like it: no
@@ -113,7 +113,7 @@ func TestPassedRoutes(t *testing.T) {
 		if h := asked[0].Header; h.Get("X-Request-Id") == "same" || h.Get("X-Request-Id") == "" || h.Get("Cookie")+h.Get("Authorization")+h.Get("X-Data-Parallel-Rank") != "" {
 			t.Errorf("%s: the engine was told %v", path, h)
 		}
-		if s := g.Summary(n); s.Route != path || s.Decode != "decode-0" || s.Outcome != report.Completed || s.PromptTokens != 5 || !s.Removed || s.Subject != "someone" {
+		if s := g.Summary(n); s.Route != path || s.Decode != "decode-0" || s.Outcome != dispatch.Completed || s.PromptTokens != 5 || !s.Removed || s.Subject != "someone" {
 			t.Errorf("%s: summary %+v", path, s)
 		}
 		if r := g.Post(path, body); r.Status != 401 {

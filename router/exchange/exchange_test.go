@@ -12,7 +12,6 @@ import (
 	"pdrouter/router/exchange"
 	"pdrouter/router/reason"
 	"pdrouter/router/relay"
-	"pdrouter/router/report"
 )
 
 // TestWholeStreamIsCompleted has something happen to a request whose client has just been given the terminal event: the answer is whole,
@@ -42,7 +41,7 @@ func TestWholeStreamIsCompleted(t *testing.T) {
 					err = nil
 				}
 				_ = x.CloseWithError(err)
-				if sum := g.Summary(1); sum.Outcome != report.Completed {
+				if sum := g.Summary(1); sum.Outcome != dispatch.Completed {
 					t.Errorf("summary %+v", sum)
 				}
 			})

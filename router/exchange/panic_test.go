@@ -8,7 +8,6 @@ import (
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/exchange"
-	"pdrouter/router/report"
 )
 
 // countingCaller counts the ends that it is told of.
@@ -40,7 +39,7 @@ func TestFault68PanicInTheEnd(t *testing.T) {
 			if e == nil || e.Status != 500 {
 				t.Errorf("reply %+v", e)
 			}
-			if sum := g.Summary(1); sum.Outcome != report.FailedBefore || sum.Reason != "panic" || sum.Status != 500 {
+			if sum := g.Summary(1); sum.Outcome != dispatch.FailedBefore || sum.Reason != "panic" || sum.Status != 500 {
 				t.Errorf("summary %+v", sum)
 			}
 			again()

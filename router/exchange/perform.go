@@ -270,7 +270,7 @@ func (x *Exchange) done(act dispatch.Action) {
 	default:
 		x.restrict(acceptsNone, nil)
 	}
-	s.Outcome = report.Outcome(act.Outcome.String())
+	s.Outcome = act.Outcome
 	if act.Why != reason.None {
 		x.Why, s.Reason = act.Why, act.Why.String()
 		if act.Outcome == dispatch.ClientLeft && s.Status == 0 {

@@ -76,10 +76,10 @@ func TestRequestKeepsItsSnapshot(t *testing.T) {
 					body.Write(x.Answer())
 				}
 				x.Release()
-				if sum := x.Summary(); sum.Outcome != report.Completed || sum.Attempts < 2 || !strings.Contains(body.String(), "tok0") {
+				if sum := x.Summary(); sum.Outcome != dispatch.Completed || sum.Attempts < 2 || !strings.Contains(body.String(), "tok0") {
 					t.Errorf("after %d reloads: summary %+v, answer %q", steps, sum, body.String())
 				}
-				if asked.Load() != 0 || elsewhere.Load() != 0 || g.Summary(1).Outcome != report.Completed {
+				if asked.Load() != 0 || elsewhere.Load() != 0 || g.Summary(1).Outcome != dispatch.Completed {
 					t.Errorf("the other planner was asked %d times, and %d requests were reported elsewhere", asked.Load(), elsewhere.Load())
 				}
 			})

@@ -6,7 +6,6 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
-	"pdrouter/router/report"
 	"pdrouter/router/stored"
 )
 
@@ -42,15 +41,15 @@ func (x *Exchange) WorksOn() bool {
 		return false
 	}
 	switch x.Sum.Outcome {
-	case report.Completed:
+	case dispatch.Completed:
 		if x.Sum.Stream || x.Sum.Status != http.StatusOK {
 			return false
 		}
 		_, works := stored.ReadState(x.Reply.Body)
 		return works
-	case report.ClientLeft, report.FailedAfter:
+	case dispatch.ClientLeft, dispatch.FailedAfter:
 		return x.Reply.Stream == nil || !x.Reply.Stream.Whole()
-	case report.FailedBefore: // for a reason of the gateway's own that the engine does not know
+	case dispatch.FailedBefore: // for a reason of the gateway's own that the engine does not know
 		return FailedAtWork(x.Why)
 	}
 	return false

@@ -8,7 +8,6 @@ import (
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
-	"pdrouter/router/report"
 )
 
 // UsedTokens is what a request has used.
@@ -39,9 +38,9 @@ func (x *Exchange) Used() UsedTokens {
 			u.Answer = max(u.Answer, x.usage.Pieces)
 		}
 		return u
-	case s.Attempts == 0, s.Outcome == report.Completed && s.Status >= 400, s.Outcome == report.FailedBefore && !FailedAtWork(x.Why): // the client got nothing
+	case s.Attempts == 0, s.Outcome == dispatch.Completed && s.Status >= 400, s.Outcome == dispatch.FailedBefore && !FailedAtWork(x.Why): // the client got nothing
 		return UsedTokens{}
-	case s.Outcome == report.FailedBefore && x.Why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == report.Completed && !s.Stream:
+	case s.Outcome == dispatch.FailedBefore && x.Why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == dispatch.Completed && !s.Stream:
 		return UsedTokens{Unknown: true}
 	}
 	u := UsedTokens{Prompt: x.b.PromptTokens(), Answer: x.usage.Pieces + x.unreadTokens()}

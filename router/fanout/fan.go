@@ -113,7 +113,7 @@ func chooseOne(q *exchange.Request) policies.Choice {
 
 // WatchClient has the request end when its client leaves.
 func (f *Fan) WatchClient(conn net.Conn) {
-	f.watch, _ = f.r.Disconnects.Watch(conn, func() { f.end(report.ClientLeft, reason.ClientLeft, exchange.Reply{}) })
+	f.watch, _ = f.r.Disconnects.Watch(conn, func() { f.end(dispatch.ClientLeft, reason.ClientLeft, exchange.Reply{}) })
 }
 
 // Run serves the request to its outcome, or until its stream can be relayed.
@@ -144,10 +144,10 @@ func (f *Fan) Run() {
 func (f *Fan) whole() {
 	body, ok := f.merge.Whole(f.bodies)
 	if !ok {
-		f.end(report.FailedBefore, reason.BadUpstream, exchange.Reply{Err: openai.ErrBadUpstream()})
+		f.end(dispatch.FailedBefore, reason.BadUpstream, exchange.Reply{Err: openai.ErrBadUpstream()})
 		return
 	}
-	f.end(report.Completed, reason.None, exchange.Reply{Status: 200, ContentType: "application/json", Body: body})
+	f.end(dispatch.Completed, reason.None, exchange.Reply{Status: 200, ContentType: "application/json", Body: body})
 }
 
 // serve serves one branch to its end. It owns the branch.
@@ -155,7 +155,7 @@ func (f *Fan) serve(k int, x *exchange.Exchange) {
 	defer func() {
 		if v := recover(); v != nil {
 			x.Panicked(v)
-			f.end(report.FailedBefore, reason.Panic, exchange.Reply{Err: openai.ErrInternal(nil)})
+			f.end(dispatch.FailedBefore, reason.Panic, exchange.Reply{Err: openai.ErrInternal(nil)})
 		}
 	}()
 	x.Run()
@@ -174,7 +174,7 @@ func (f *Fan) serve(k int, x *exchange.Exchange) {
 		if rep.Stream != nil || rep.Err == nil && rep.Status == 0 { // it ended before it began, for no reason of the client's
 			rep = exchange.Reply{Err: openai.ErrBadUpstream()}
 		}
-		f.end(report.FailedBefore, cmp.Or(x.Why, reason.BadUpstream), rep)
+		f.end(dispatch.FailedBefore, cmp.Or(x.Why, reason.BadUpstream), rep)
 	}
 }
 
@@ -255,7 +255,7 @@ func (f *Fan) add(k int, x *exchange.Exchange, event []byte) bool {
 // failLocked settles the outcome by what came of a branch that had begun. sent says that the client has its error event already. f.mu is
 // held, and the caller owns x.
 func (f *Fan) failLocked(x *exchange.Exchange, why reason.Reason, sent bool) {
-	if x.HasOutcome && x.Why != reason.None && x.Sum.Outcome != report.Completed {
+	if x.HasOutcome && x.Why != reason.None && x.Sum.Outcome != dispatch.Completed {
 		why = x.Why
 	}
 	e := x.Reply.Err // what the branch's stream was cut with
@@ -266,29 +266,29 @@ func (f *Fan) failLocked(x *exchange.Exchange, why reason.Reason, sent bool) {
 	switch {
 	case f.over:
 	case f.sum.Status == 0: // others have not begun: there is no stream yet
-		f.settleLocked(report.FailedBefore, why, exchange.Reply{Err: e})
+		f.settleLocked(dispatch.FailedBefore, why, exchange.Reply{Err: e})
 	default:
 		if !sent {
 			f.out = e.AppendFrame(f.out)
 		}
-		f.settleLocked(report.FailedAfter, why, exchange.Reply{})
+		f.settleLocked(dispatch.FailedAfter, why, exchange.Reply{})
 	}
 }
 
 // end settles the outcome and has every branch end in its connector's way. The first call counts.
-func (f *Fan) end(o report.Outcome, why reason.Reason, rep exchange.Reply) {
+func (f *Fan) end(o dispatch.Outcome, why reason.Reason, rep exchange.Reply) {
 	f.mu.Lock()
 	if !f.over {
 		f.settleLocked(o, why, rep)
 	}
 	f.mu.Unlock()
-	if o != report.Completed {
+	if o != dispatch.Completed {
 		f.leave()
 	}
 }
 
 // settleLocked notes the outcome. f.mu is held.
-func (f *Fan) settleLocked(o report.Outcome, why reason.Reason, rep exchange.Reply) {
+func (f *Fan) settleLocked(o dispatch.Outcome, why reason.Reason, rep exchange.Reply) {
 	f.over, f.reply = true, rep
 	f.sum.Outcome = o
 	if f.why, f.sum.Reason = why, why.String(); why == reason.None {
@@ -300,7 +300,7 @@ func (f *Fan) settleLocked(o report.Outcome, why reason.Reason, rep exchange.Rep
 		f.sum.Status = rep.Err.Status
 	case rep.Status != 0:
 		f.sum.Status = rep.Status
-	case o == report.ClientLeft:
+	case o == dispatch.ClientLeft:
 		f.sum.Status = 499
 	}
 	if f.err == nil {
@@ -353,6 +353,6 @@ func (f *Fan) Head(set func(name, value string)) (why string, rep exchange.Reply
 // Panicked ends the request after a panic.
 func (f *Fan) Panicked(v any) {
 	f.r.Log.Error("panic in a request", "request_id", f.sum.RequestID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-	f.end(report.FailedBefore, reason.Panic, exchange.Reply{Err: openai.ErrInternal(nil)})
+	f.end(dispatch.FailedBefore, reason.Panic, exchange.Reply{Err: openai.ErrInternal(nil)})
 	f.closed()
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/exchange"
 	"pdrouter/router/reason"
 	"pdrouter/router/relay"
@@ -93,11 +94,11 @@ func (f *Fan) CloseWithError(err error) error {
 	f.mu.Unlock()
 	switch {
 	case err == nil && whole:
-		f.end(report.Completed, reason.None, exchange.Reply{})
+		f.end(dispatch.Completed, reason.None, exchange.Reply{})
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		f.end(report.ClientLeft, reason.SlowClient, exchange.Reply{})
+		f.end(dispatch.ClientLeft, reason.SlowClient, exchange.Reply{})
 	default:
-		f.end(report.ClientLeft, reason.ClientLeft, exchange.Reply{})
+		f.end(dispatch.ClientLeft, reason.ClientLeft, exchange.Reply{})
 	}
 	f.ClearDeadline()
 	f.closed()
@@ -157,7 +158,7 @@ func (f *Fan) finish() {
 // used is the sum of what the choices have used, with each prompt once. A request that failed before its answer for a fault of the engines has
 // used nothing, though some of its choices were under way.
 func (f *Fan) used() (sum exchange.UsedTokens) {
-	if f.sum.Outcome == report.FailedBefore {
+	if f.sum.Outcome == dispatch.FailedBefore {
 		switch {
 		case !exchange.FailedAtWork(f.why):
 			return exchange.UsedTokens{}

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"pdrouter/router/dispatch"
 	"pdrouter/router/fanout"
-	"pdrouter/router/report"
 )
 
 // TestFault58FanErrorIsTheLast has two choices fail at the same moment, or one go on meanwhile: nothing stands behind the first
@@ -31,7 +31,7 @@ func TestFault58FanErrorIsTheLast(t *testing.T) {
 		if at := strings.Index(out, `{"error"`); at < 0 || strings.Contains(out[at:], "data: ") {
 			t.Fatalf("stream %d: %q", i, out)
 		}
-		if outcome != report.FailedAfter {
+		if outcome != dispatch.FailedAfter {
 			t.Fatalf("stream %d is %q", i, outcome)
 		}
 	}

@@ -41,7 +41,7 @@ func requestRecord(now time.Time, level slog.Level, s *Summary) slog.Record {
 	line := slog.NewRecord(now, level, "request", 0) // no caller: finding it is as slow as a system call
 	line.AddAttrs(
 		slog.String("request_id", s.RequestID), slog.String("model", s.Model), slog.String("route", s.Route),
-		slog.Bool("stream", s.Stream), slog.Int("status", s.Status), slog.String("outcome", string(s.Outcome)),
+		slog.Bool("stream", s.Stream), slog.Int("status", s.Status), slog.String("outcome", s.Outcome.String()),
 		slog.String("reason", s.Reason), slog.String("prefill", s.Prefill), slog.String("decode", s.Decode),
 		slog.Int("attempts", s.Attempts), slog.String("transfer_id", s.TransferID),
 		slog.Duration("first_token", s.Phases.FirstToken), slog.Duration("total", s.Phases.Total),
@@ -62,7 +62,7 @@ func appendRequestLine(b []byte, now time.Time, level slog.Level, s *Summary) []
 	b = appendWord(b, `,"route":`, s.Route)
 	b = strconv.AppendBool(append(b, `,"stream":`...), s.Stream)
 	b = appendNumber(b, `,"status":`, int64(s.Status))
-	b = appendWord(b, `,"outcome":`, string(s.Outcome))
+	b = appendWord(b, `,"outcome":`, s.Outcome.String())
 	b = appendWord(b, `,"reason":`, s.Reason)
 	b = appendWord(b, `,"prefill":`, s.Prefill)
 	b = appendWord(b, `,"decode":`, s.Decode)

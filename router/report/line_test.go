@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/router/dispatch"
 )
 
 // lineOf is the line that slog's handler makes of a request, and the one that is written by hand.
@@ -23,7 +25,7 @@ func lineOf(t *testing.T, now time.Time, level slog.Level, s *Summary) (want, go
 
 func TestRequestLine(t *testing.T) {
 	now := time.Date(2026, 11, 22, 14, 0, 0, 120_000_000, time.FixedZone("", 3600))
-	full := Summary{RequestID: "r-1", Model: "m", Route: "/v1/chat/completions", Stream: true, Status: 200, Outcome: Completed, Reason: "split",
+	full := Summary{RequestID: "r-1", Model: "m", Route: "/v1/chat/completions", Stream: true, Status: 200, Outcome: dispatch.Completed, Reason: "split",
 		Prefill: "p0", Decode: "d0", Attempts: 2, TransferID: strings.Repeat("ab", 16), PromptTokens: 100, OutputTokens: 16, Subject: "alice",
 		Leaked: true, Parts: make([]Part, 2)}
 	full.Phases.FirstToken, full.Phases.Total = 1234567*time.Nanosecond, time.Minute
@@ -80,7 +82,7 @@ func TestLogRequest(t *testing.T) {
 }
 
 func BenchmarkRequestLine(b *testing.B) {
-	s := Summary{RequestID: strings.Repeat("ab", 16), Model: "m", Route: "/v1/chat/completions", Status: 200, Outcome: Completed, Reason: "split",
+	s := Summary{RequestID: strings.Repeat("ab", 16), Model: "m", Route: "/v1/chat/completions", Status: 200, Outcome: dispatch.Completed, Reason: "split",
 		Prefill: "p0", Decode: "d0", Attempts: 1, TransferID: strings.Repeat("ab", 16), PromptTokens: 100, OutputTokens: 16}
 	s.Phases.FirstToken, s.Phases.Total = 1234567, 2345678
 	for name, h := range map[string]slog.Handler{"slog": slog.NewJSONHandler(io.Discard, nil), "by hand": &discards{Handler: slog.NewJSONHandler(io.Discard, nil)}} {

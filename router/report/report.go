@@ -10,6 +10,8 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+
+	"pdrouter/router/dispatch"
 )
 
 // Reporter logs finished requests and keeps the latest of them, with the reports of their transfers. It is safe for concurrent use.
@@ -39,7 +41,7 @@ func (r *Reporter) Finished(s *Summary, observe func(Summary)) {
 	}
 	r.mu.Unlock()
 	level := slog.LevelInfo
-	if s.Outcome == FailedBefore || s.Outcome == FailedAfter {
+	if s.Outcome == dispatch.FailedBefore || s.Outcome == dispatch.FailedAfter {
 		level = slog.LevelWarn
 	}
 	if r.log.Enabled(context.Background(), level) {

@@ -2,17 +2,8 @@ package report
 
 import (
 	"time"
-)
 
-// Outcome is the one terminal state of a request.
-type Outcome string
-
-// The outcomes of a request.
-const (
-	Completed    Outcome = "completed"     // the client has the whole answer
-	ClientLeft   Outcome = "client_left"   // the client closed its connection, or stopped reading
-	FailedBefore Outcome = "failed_before" // an error answer; no byte of an engine's answer was sent
-	FailedAfter  Outcome = "failed_after"  // an error event within the stream, then the connection was cut
+	"pdrouter/router/dispatch"
 )
 
 // Phases are the parts of a request's life, each measured from its arrival; 0 means that it was not reached.
@@ -39,29 +30,29 @@ type Transfer struct {
 // Summary is what is known of one finished request. It feeds the log line, the metrics and /requests, and holds
 // neither prompt nor answer.
 type Summary struct {
-	RequestID    string    `json:"request_id"` // the client's, or made here
-	Model        string    `json:"model"`
-	Route        string    `json:"route"`
-	Stream       bool      `json:"stream"`
-	Removed      bool      `json:"removed"` // the client sent kv_transfer_params, which were dropped
-	Leaked       bool      `json:"leaked"`  // an engine may hold leaked KV until a lease ends
-	Status       int       `json:"status"`  // of the answer that was sent; 499 if the client left before one
-	Outcome      Outcome   `json:"outcome"`
-	Reason       string    `json:"reason"`  // the policy's reason, or why the request failed
-	Why          string    `json:"why"`     // why these engines, for people
-	Prefill      string    `json:"prefill"` // engine names; "" if none
-	Decode       string    `json:"decode"`
-	Attempts     int       `json:"attempts"`
-	Continued    int       `json:"continued"`     // how often another decode engine went on with the stream
-	NotContinued string    `json:"not_continued"` // why none did, where the policy wanted it; "" if it was not needed
-	TransferID   string    `json:"transfer_id"`   // of the last attempt; 32 hexadecimal digits
-	Phases       Phases    `json:"phases"`
-	PromptTokens int       `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
-	CachedTokens int       `json:"cached_tokens"` // as prefill counted them; 0 if unknown
-	OutputTokens int       `json:"output_tokens"`
-	Subject      string    `json:"subject"` // who called; "" if the router is open
-	Transfer     *Transfer `json:"books,omitempty"`
-	Arrived      time.Time `json:"arrived_at"`
+	RequestID    string           `json:"request_id"` // the client's, or made here
+	Model        string           `json:"model"`
+	Route        string           `json:"route"`
+	Stream       bool             `json:"stream"`
+	Removed      bool             `json:"removed"` // the client sent kv_transfer_params, which were dropped
+	Leaked       bool             `json:"leaked"`  // an engine may hold leaked KV until a lease ends
+	Status       int              `json:"status"`  // of the answer that was sent; 499 if the client left before one
+	Outcome      dispatch.Outcome `json:"outcome"`
+	Reason       string           `json:"reason"`  // the policy's reason, or why the request failed
+	Why          string           `json:"why"`     // why these engines, for people
+	Prefill      string           `json:"prefill"` // engine names; "" if none
+	Decode       string           `json:"decode"`
+	Attempts     int              `json:"attempts"`
+	Continued    int              `json:"continued"`     // how often another decode engine went on with the stream
+	NotContinued string           `json:"not_continued"` // why none did, where the policy wanted it; "" if it was not needed
+	TransferID   string           `json:"transfer_id"`   // of the last attempt; 32 hexadecimal digits
+	Phases       Phases           `json:"phases"`
+	PromptTokens int              `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
+	CachedTokens int              `json:"cached_tokens"` // as prefill counted them; 0 if unknown
+	OutputTokens int              `json:"output_tokens"`
+	Subject      string           `json:"subject"` // who called; "" if the router is open
+	Transfer     *Transfer        `json:"books,omitempty"`
+	Arrived      time.Time        `json:"arrived_at"`
 	// Failures are the attempts that failed, in order. With Parts, each has its own.
 	Failures []Failure `json:"failures,omitempty"`
 	// Parts are the choices of a request that were served separately. Then the engines and the transfer above are those of the first.
