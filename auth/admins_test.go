@@ -4,10 +4,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"pdrouter/auth/internal/keytest"
 )
 
 func TestAdminsLookAndChange(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	admins, err := NewAdmins(newVerifier(t, VerifierConfig{Audience: AdminAudience}, key))
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"pdrouter/auth/internal/keytest"
 )
 
 func request(token string) *http.Request {
@@ -28,7 +30,7 @@ func status(err error) int {
 }
 
 func TestFault41AgentsRights(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	agents, err := NewAgents(newVerifier(t, VerifierConfig{Audience: MetadataAudience}, key))
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +94,7 @@ func TestFault41AgentsRights(t *testing.T) {
 }
 
 func TestMintRefusesWhatWouldNotBeUnderstood(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	good := Grant{Issuer: "issuer", Audience: MetadataAudience, Subject: "a", TTL: 3600e9, Engine: "e", Role: "prefill"}
 	if _, err := Mint(key, good); err != nil {
 		t.Fatal(err)
@@ -138,7 +140,7 @@ func authorized(a *Agents, r *http.Request, action, engine, role string) int {
 // TestFault41AgentsOfRanks: a token that names ranks writes these and no others, and what keeps two engines apart is
 // decided by whoever knows their records.
 func TestFault41AgentsOfRanks(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	agents, err := NewAgents(newVerifier(t, VerifierConfig{Audience: MetadataAudience}, key))
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"pdrouter/auth/internal/keytest"
 )
 
 func TestAppendAPIKeyWritesLimits(t *testing.T) {
@@ -48,14 +50,14 @@ func TestAppendAPIKeyBehindAnUnfinishedLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		unfinished := string(b[:len(b)-1])
-		write(t, path, unfinished)
+		keytest.Write(t, path, unfinished)
 		if _, err := AppendAPIKey(path, "bob", []string{"m2"}, Limits{}); err == nil || !strings.Contains(err.Error(), "the last line has no end") {
 			t.Errorf("models %v: got %v; want to be told of the line", models, err)
 		}
 		if b, err := os.ReadFile(path); err != nil || string(b) != unfinished {
 			t.Errorf("models %v: the file was changed to %s (%v)", models, b, err)
 		}
-		write(t, path, unfinished+"\n") // it is whole, says who knows
+		keytest.Write(t, path, unfinished+"\n") // it is whole, says who knows
 		if _, err := AppendAPIKey(path, "bob", []string{"m2"}, Limits{}); err != nil {
 			t.Error(err)
 		}
@@ -70,7 +72,7 @@ func TestAppendAPIKeyBehindAnUnfinishedLine(t *testing.T) {
 func TestAppendAPIKeyReplacesTheFile(t *testing.T) {
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "keys"), filepath.Join(dir, "link")
-	write(t, path, "# ours\nbroken\n")
+	keytest.Write(t, path, "# ours\nbroken\n")
 	if err := os.Chmod(path, 0o640); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pdrouter/auth/internal/keytest"
 )
 
 func TestAPIKeysHaveLimits(t *testing.T) {
@@ -139,7 +141,7 @@ func TestReloadWithdraws(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		write(t, path, c.text)
+		keytest.Write(t, path, c.text)
 		if err := keys.Reload(); (err != nil) != c.fails || err != nil && strings.Contains(err.Error(), "00000") {
 			t.Errorf("%s: got %v; want an error that quotes no digest: %t", c.name, err, c.fails)
 		}

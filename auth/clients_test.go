@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"pdrouter/auth/internal/keytest"
 )
 
 func apiKeysFile(t *testing.T, text string) string {
@@ -21,7 +23,7 @@ func apiKeysFile(t *testing.T, text string) string {
 }
 
 func TestFault30NoToken(t *testing.T) {
-	clients, err := NewClients(ClientsConfig{Verifier: newVerifier(t, VerifierConfig{}, newKey(t, "k1"))})
+	clients, err := NewClients(ClientsConfig{Verifier: newVerifier(t, VerifierConfig{}, keytest.New(t, "k1"))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,22 +48,22 @@ func TestClientsTakeKeysAndTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signer := newKey(t, "k1")
+	signer := keytest.New(t, "k1")
 	clients, err := NewClients(ClientsConfig{APIKeys: keys, Verifier: newVerifier(t, VerifierConfig{}, signer)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for value, want := range map[string]string{
-		"Bearer pdr_a":                               "alice",
-		"bEARER pdr_a":                               "alice",
-		"Bearer sk-any.thing":                        "bob",
-		"Bearer " + mint(t, signer, Grant{}):         "alice",
-		"Bearer pdr_A":                               "",
-		"Bearer " + digest("pdr_a"):                  "",
-		"Bearer  pdr_a":                              "",
-		"Bearer " + mint(t, newKey(t, "x"), Grant{}): "",
-		"Bearer a.b.c":                               "",
-		"Bearer " + strings.Repeat("k", 9000):        "",
+		"Bearer pdr_a":                       "alice",
+		"bEARER pdr_a":                       "alice",
+		"Bearer sk-any.thing":                "bob",
+		"Bearer " + mint(t, signer, Grant{}): "alice",
+		"Bearer pdr_A":                       "",
+		"Bearer " + digest("pdr_a"):          "",
+		"Bearer  pdr_a":                      "",
+		"Bearer " + mint(t, keytest.New(t, "x"), Grant{}): "",
+		"Bearer a.b.c":                        "",
+		"Bearer " + strings.Repeat("k", 9000): "",
 	} {
 		p, err := clients.Authenticate(value)
 		if (err == nil) != (want != "") || p.Subject != want {

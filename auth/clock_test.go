@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/auth/internal/keytest"
 )
 
 // stepped is a reading of the clocks after the wall clock was set by some way and the other ran on.
@@ -17,7 +19,7 @@ func stepped(by time.Duration) moment {
 // the keys of an issuer that is asked from time to time.
 func TestFault69ClockIsSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		key := newKey(t, "k1")
+		key := keytest.New(t, "k1")
 		source := newSource(time.Now().Add(10*time.Minute), key)
 		v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: ClientAudience}, source)
 		if err != nil {

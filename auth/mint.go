@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"pdrouter/auth/keys"
 )
 
 // Grant is what a token is to say.
@@ -17,14 +19,14 @@ type Grant struct {
 	Subject  string
 	Scopes   []string
 	TTL      time.Duration
-	Models   []string // for ClientAudience: the models it may name; none means all
-	Engine   string   // for MetadataAudience: the bearer's own engine
-	Role     string   // for MetadataAudience: of that engine
-	Ranks    []string // for MetadataAudience: ranks of that engine it may write, each "dp/pp/tp"; none means all
-	Size     string   // for MetadataAudience: ranks of that engine along each axis, "dp/pp/tp"; needed where there are Ranks
-	Reads    []string // for MetadataAudience: engines it may read, besides those of the other role
-	Confirm  *Key     // for MetadataAudience: the bearer's own Ed25519 key; nil for a token that is bound to none
-	Limits   Limits   // for ClientAudience: what the bearer may use
+	Models   []string  // for ClientAudience: the models it may name; none means all
+	Engine   string    // for MetadataAudience: the bearer's own engine
+	Role     string    // for MetadataAudience: of that engine
+	Ranks    []string  // for MetadataAudience: ranks of that engine it may write, each "dp/pp/tp"; none means all
+	Size     string    // for MetadataAudience: ranks of that engine along each axis, "dp/pp/tp"; needed where there are Ranks
+	Reads    []string  // for MetadataAudience: engines it may read, besides those of the other role
+	Confirm  *keys.Key // for MetadataAudience: the bearer's own Ed25519 key; nil for a token that is bound to none
+	Limits   Limits    // for ClientAudience: what the bearer may use
 }
 
 func (g Grant) validate() error {
@@ -77,7 +79,7 @@ func (g Grant) validate() error {
 }
 
 // Mint returns a token that says what is granted, signed with a private key.
-func Mint(key *Key, g Grant) (string, error) {
+func Mint(key *keys.Key, g Grant) (string, error) {
 	if !key.Signs() {
 		return "", fmt.Errorf("auth: mint: %v has no private part", key)
 	}
@@ -93,7 +95,7 @@ func Mint(key *Key, g Grant) (string, error) {
 	if g.Limits != (Limits{}) {
 		limits = &g.Limits
 	}
-	t := jwt.NewWithClaims(jwt.GetSigningMethod(key.algorithm), &Claims{
+	t := jwt.NewWithClaims(jwt.GetSigningMethod(key.Algorithm()), &Claims{
 		RegisteredClaims: jwt.RegisteredClaims{
 			Issuer: g.Issuer, Subject: g.Subject, Audience: jwt.ClaimStrings{g.Audience}, ID: rand.Text(),
 			IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(g.TTL)),
@@ -102,7 +104,7 @@ func Mint(key *Key, g Grant) (string, error) {
 		Ranks: g.Ranks, Size: g.Size, Reads: g.Reads, Limits: limits, Confirm: confirm,
 	})
 	t.Header["kid"], t.Header["typ"] = key.ID, typeOf(g.Audience)
-	s, err := t.SignedString(key.signingKey())
+	s, err := t.SignedString(key.SigningPart())
 	if err != nil {
 		return "", fmt.Errorf("auth: mint: %w", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"pdrouter/auth/keys"
 )
 
 // Profile is the rules for the tokens of one issuer. A token is checked by the profile of its issuer alone.
@@ -14,7 +16,7 @@ import (
 // who a caller is and never what they may do: that is for Subjects.
 type Profile struct {
 	Issuer        string        // what iss must be
-	Keys          KeySource     // trusted for this issuer and no other
+	Keys          keys.Source   // trusted for this issuer and no other
 	Algorithms    []string      // those its keys may be for; default EdDSA, ES256 and RS256
 	Types         []string      // what typ may be, "" for tokens without; default the one type of ours for the audience
 	NoIssuedAt    bool          // iat may be missing
@@ -27,17 +29,17 @@ type Profile struct {
 }
 
 // Kubernetes returns the rules for service accounts' tokens, as a cluster projects them into pods.
-func Kubernetes(issuer string, keys KeySource, subjects ...SubjectRule) Profile {
+func Kubernetes(issuer string, trusted keys.Source, subjects ...SubjectRule) Profile {
 	return Profile{
-		Issuer: issuer, Keys: keys, Algorithms: []string{RS256, ES256}, Types: []string{"", "JWT"},
+		Issuer: issuer, Keys: trusted, Algorithms: []string{keys.RS256, keys.ES256}, Types: []string{"", "JWT"},
 		SubjectPrefix: "system:serviceaccount:", Subjects: subjects,
 	}
 }
 
 // SPIFFE returns the rules for JWT-SVIDs. Their issuer must put iss into them, which the standard leaves open.
-func SPIFFE(issuer string, keys KeySource, subjects ...SubjectRule) Profile {
+func SPIFFE(issuer string, trusted keys.Source, subjects ...SubjectRule) Profile {
 	return Profile{
-		Issuer: issuer, Keys: keys, Algorithms: []string{RS256, ES256}, Types: []string{"", "JWT", "JOSE"},
+		Issuer: issuer, Keys: trusted, Algorithms: []string{keys.RS256, keys.ES256}, Types: []string{"", "JWT", "JOSE"},
 		NoIssuedAt: true, SoleAudience: true, SubjectPrefix: "spiffe://", Subjects: subjects,
 	}
 }
@@ -50,10 +52,10 @@ func (p Profile) withDefaults() Profile {
 		p.MaxLifetime = 24 * time.Hour
 	}
 	if len(p.Algorithms) == 0 {
-		p.Algorithms = []string{EdDSA, ES256, RS256}
+		p.Algorithms = []string{keys.EdDSA, keys.ES256, keys.RS256}
 	}
 	if p.Development {
-		p.Algorithms = []string{HS256}
+		p.Algorithms = []string{keys.HS256}
 	}
 	return p
 }
@@ -76,7 +78,7 @@ func (p Profile) Validate(audience string) error {
 		bad("max_lifetime is %v; want more than 0", p.MaxLifetime)
 	}
 	for _, alg := range p.Algorithms {
-		if alg != EdDSA && alg != ES256 && alg != RS256 {
+		if alg != keys.EdDSA && alg != keys.ES256 && alg != keys.RS256 {
 			bad("algorithms has %q; want EdDSA, ES256 or RS256", alg)
 		}
 	}
@@ -146,24 +148,21 @@ func (i *issuer) takes(typ, audience string) bool {
 }
 
 // key returns the key of that id, if it may be used for this algorithm. The error is an *Error.
-func (i *issuer) key(kid, alg string, at moment) (*Key, *keySet, error) {
-	set := i.Keys.current()
-	if set.stale(at) {
+func (i *issuer) key(kid, alg string, at moment) (*keys.Key, *keys.Set, error) {
+	set := i.Keys.Current()
+	if set.Stale(at.mono) {
 		return nil, nil, &Error{Code: JWKSStale, Err: fmt.Errorf("the keys of %s could not be asked for since they were last believed", i.Issuer)}
 	}
-	key, ok := set.byID[kid]
+	key, ok := set.Find(kid)
 	if !ok {
-		i.Keys.missed(kid)
+		i.Keys.Missed(kid)
 		return nil, nil, invalid(fmt.Errorf("unknown key %q of %s", kid, i.Issuer))
 	}
-	if alg != key.algorithm {
-		return nil, nil, invalid(fmt.Errorf("alg is %q; key %s is for %s", alg, kid, key.algorithm))
+	if alg != key.Algorithm() {
+		return nil, nil, invalid(fmt.Errorf("alg is %q; key %s is for %s", alg, kid, key.Algorithm()))
 	}
 	if !slices.Contains(i.Algorithms, alg) {
 		return nil, nil, invalid(fmt.Errorf("alg is %s; want one of %s", alg, strings.Join(i.Algorithms, ", ")))
 	}
 	return key, set, nil
 }
-
-// stale reports whether the set is too old to be believed.
-func (s *keySet) stale(at moment) bool { return !s.until.IsZero() && !at.mono.Before(s.until) }

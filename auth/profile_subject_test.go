@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
 )
 
 func TestSubjectRules(t *testing.T) {
@@ -47,11 +50,11 @@ func TestTenantsAreTheirIssuers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := LoadAPIKeys(path)
+	apiKeys, err := LoadAPIKeys(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, account, fixed := newKey(t, "own"), generate(t, ES256), generate(t, RS256)
+	own, account, fixed := keytest.New(t, "own"), keytest.Generate(t, keys.ES256), keytest.Generate(t, keys.RS256)
 	rule := SubjectRule{Subject: "system:serviceaccount:{ns}:{sa}", Tenant: "{ns}"}
 	text := SubjectRule{Subject: "system:serviceaccount:{ns}:{sa}", Tenant: "acme"}
 	plain := SubjectRule{Subject: "system:serviceaccount:{ns}:{sa}"}
@@ -62,11 +65,11 @@ func TestTenantsAreTheirIssuers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clients, err := NewClients(ClientsConfig{APIKeys: keys, Verifier: v})
+	clients, err := NewClients(ClientsConfig{APIKeys: apiKeys, Verifier: v})
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := func(key *Key, issuer string) string {
+	token := func(key *keys.Key, issuer string) string {
 		claims := serviceAccount("acme", "x", "x-0")
 		claims["iss"], claims["aud"] = issuer, ClientAudience
 		return signedBy(t, key, "", claims)

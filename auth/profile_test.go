@@ -14,37 +14,36 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
 )
 
 // fakeSource is a set of keys that can be made stale, and notes what it was missed for.
 type fakeSource struct {
-	set  atomic.Pointer[keySet]
+	set  atomic.Pointer[keys.Set]
 	kids []string
 }
 
-func (s *fakeSource) current() *keySet  { return s.set.Load() }
-func (s *fakeSource) missed(kid string) { s.kids = append(s.kids, kid) }
+func (s *fakeSource) Current() *keys.Set { return s.set.Load() }
+func (s *fakeSource) Missed(kid string)  { s.kids = append(s.kids, kid) }
 
-func newSource(until time.Time, keys ...*Key) *fakeSource {
+func newSource(until time.Time, of ...*keys.Key) *fakeSource {
 	s := &fakeSource{}
-	set := &keySet{byID: map[string]*Key{}, until: until}
-	for _, k := range keys {
-		set.byID[k.ID] = k
-	}
-	s.set.Store(set)
+	s.set.Store(keys.NewSet(until, of...))
 	return s
 }
 
 // signedBy signs any claims with a key of any kind; the empty typ leaves the field out.
-func signedBy(t testing.TB, key *Key, typ string, claims map[string]any) string {
+func signedBy(t testing.TB, key *keys.Key, typ string, claims map[string]any) string {
 	t.Helper()
-	token := jwt.NewWithClaims(jwt.GetSigningMethod(key.algorithm), jwt.MapClaims(claims))
+	token := jwt.NewWithClaims(jwt.GetSigningMethod(key.Algorithm()), jwt.MapClaims(claims))
 	token.Header["kid"] = key.ID
 	delete(token.Header, "typ")
 	if typ != "" {
 		token.Header["typ"] = typ
 	}
-	s, err := token.SignedString(key.signingKey())
+	s, err := token.SignedString(key.SigningPart())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +72,7 @@ func serviceAccount(namespace, account, pod string) map[string]any {
 }
 
 func TestKubernetesServiceAccounts(t *testing.T) {
-	key, own := generate(t, RS256), newKey(t, "k1")
+	key, own := keytest.Generate(t, keys.RS256), keytest.New(t, "k1")
 	v, err := NewVerifier(VerifierConfig{Audience: MetadataAudience}, nil,
 		Kubernetes(cluster, newSource(time.Time{}, key),
 			SubjectRule{Subject: "system:serviceaccount:llm:prefill", Engine: "{pod}", Role: "prefill", Scopes: []string{"write", "read"}},
@@ -136,8 +135,8 @@ func TestKubernetesServiceAccounts(t *testing.T) {
 }
 
 func TestSPIFFEIdentities(t *testing.T) {
-	for _, algorithm := range []string{ES256, RS256} {
-		key := generate(t, algorithm)
+	for _, algorithm := range []string{keys.ES256, keys.RS256} {
+		key := keytest.Generate(t, algorithm)
 		v, err := NewVerifier(VerifierConfig{Audience: MetadataAudience}, nil, SPIFFE(spire, newSource(time.Time{}, key), SubjectRule{
 			Subject: "spiffe://example.org/ns/llm/engine/{engine}", Engine: "{engine}", Role: "both", Scopes: []string{"write", "read"},
 		}))
@@ -176,7 +175,7 @@ func TestSPIFFEIdentities(t *testing.T) {
 			}
 		}
 	}
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	v, err := NewVerifier(VerifierConfig{Audience: MetadataAudience}, nil, SPIFFE(spire, newSource(time.Time{}, key), SubjectRule{Subject: "spiffe://a/{e}", Scopes: []string{"read"}}))
 	if err != nil {
 		t.Fatal(err)
@@ -187,11 +186,11 @@ func TestSPIFFEIdentities(t *testing.T) {
 
 // Each algorithm signs and is checked, and no key is taken for another algorithm than its own.
 func TestMintAndVerifyEachAlgorithm(t *testing.T) {
-	keys := []*Key{generate(t, EdDSA), generate(t, ES256), generate(t, RS256)}
+	keys := []*keys.Key{keytest.Generate(t, keys.EdDSA), keytest.Generate(t, keys.ES256), keytest.Generate(t, keys.RS256)}
 	v := newVerifier(t, VerifierConfig{}, keys...)
 	for _, k := range keys {
 		if _, err := v.Authenticate(mint(t, k, Grant{})); err != nil {
-			t.Errorf("%s: %v", k.algorithm, err)
+			t.Errorf("%s: %v", k.Algorithm(), err)
 		}
 		for _, other := range keys {
 			if other == k {
@@ -200,14 +199,14 @@ func TestMintAndVerifyEachAlgorithm(t *testing.T) {
 			wrong := *k
 			wrong.ID = other.ID
 			_, err := v.Authenticate(mint(t, &wrong, Grant{}))
-			refused(t, k.algorithm+" in the name of "+other.algorithm, err)
+			refused(t, k.Algorithm()+" in the name of "+other.Algorithm(), err)
 		}
 	}
 }
 
 func TestFault37StaleKeysAreNotBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		key := newKey(t, "k1")
+		key := keytest.New(t, "k1")
 		source := newSource(time.Now().Add(time.Minute), key)
 		v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: ClientAudience}, source)
 		if err != nil {
@@ -227,14 +226,14 @@ func TestFault37StaleKeysAreNotBelieved(t *testing.T) {
 }
 
 func TestFault36UnknownKeyIsHintedAt(t *testing.T) {
-	source := newSource(time.Time{}, newKey(t, "k1"))
+	source := newSource(time.Time{}, keytest.New(t, "k1"))
 	v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: ClientAudience}, source)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = v.Authenticate(mint(t, newKey(t, "k2"), Grant{}))
+	_, err = v.Authenticate(mint(t, keytest.New(t, "k2"), Grant{}))
 	refused(t, "unknown key", err)
-	_, err = v.Authenticate(mint(t, newKey(t, "k3"), Grant{Issuer: "other"}))
+	_, err = v.Authenticate(mint(t, keytest.New(t, "k3"), Grant{Issuer: "other"}))
 	refused(t, "unknown issuer", err)
 	if len(source.kids) != 1 || source.kids[0] != "k2" {
 		t.Errorf("missed %q; want k2 alone", source.kids)
@@ -246,7 +245,7 @@ func TestDevelopmentSecret(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Repeat("s", 32)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	secret, err := DevelopmentKey(path)
+	secret, err := keys.DevelopmentSecret(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +257,7 @@ func TestDevelopmentSecret(t *testing.T) {
 	if _, err := v.Authenticate(token); err != nil {
 		t.Error(err)
 	}
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	_, err = v.Authenticate(mint(t, key, Grant{}))
 	refused(t, "a token with a key", err)
 	if _, err := NewVerifier(VerifierConfig{Issuer: "a", Audience: ClientAudience}, newSource(time.Time{}, key), Development("issuer", secret)); err == nil {
@@ -274,25 +273,25 @@ func TestDevelopmentSecret(t *testing.T) {
 }
 
 func TestProfilesThatCheckNothing(t *testing.T) {
-	keys := newSource(time.Time{}, newKey(t, "k1"))
+	source := newSource(time.Time{}, keytest.New(t, "k1"))
 	rule := SubjectRule{Subject: "system:serviceaccount:a:b", Scopes: []string{"read"}}
 	for name, profiles := range map[string][]Profile{
-		"no issuer":           {{Keys: keys}},
+		"no issuer":           {{Keys: source}},
 		"no keys":             {{Issuer: "a"}},
-		"issuer twice":        {{Issuer: "a", Keys: keys}, {Issuer: "a", Keys: keys}},
-		"HS256":               {{Issuer: "a", Keys: keys, Algorithms: []string{HS256}}},
-		"none":                {{Issuer: "a", Keys: keys, Algorithms: []string{"none"}}},
-		"foreign, no rules":   {Kubernetes("a", keys)},
-		"ours, with rules":    {{Issuer: "a", Keys: keys, Subjects: []SubjectRule{rule}}},
-		"rule without prefix": {SPIFFE("a", keys, rule)},
-		"issuer with a |":     {{Issuer: "a|b", Keys: keys}},
-		"negative leeway":     {{Issuer: "a", Keys: keys, Leeway: -1}},
+		"issuer twice":        {{Issuer: "a", Keys: source}, {Issuer: "a", Keys: source}},
+		"HS256":               {{Issuer: "a", Keys: source, Algorithms: []string{keys.HS256}}},
+		"none":                {{Issuer: "a", Keys: source, Algorithms: []string{"none"}}},
+		"foreign, no rules":   {Kubernetes("a", source)},
+		"ours, with rules":    {{Issuer: "a", Keys: source, Subjects: []SubjectRule{rule}}},
+		"rule without prefix": {SPIFFE("a", source, rule)},
+		"issuer with a |":     {{Issuer: "a|b", Keys: source}},
+		"negative leeway":     {{Issuer: "a", Keys: source, Leeway: -1}},
 	} {
 		if _, err := NewVerifier(VerifierConfig{Audience: MetadataAudience}, nil, profiles...); err == nil {
 			t.Errorf("%s: a verifier was made", name)
 		}
 	}
-	if _, err := NewVerifier(VerifierConfig{}, nil, Profile{Issuer: "a", Keys: keys}); err == nil {
+	if _, err := NewVerifier(VerifierConfig{}, nil, Profile{Issuer: "a", Keys: source}); err == nil {
 		t.Error("a verifier without an audience was made")
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"pdrouter/auth/internal/strictjson"
+	"pdrouter/auth/keys"
 )
 
 const (
 	maxTokenBytes = 8 << 10
-	maxKeyID      = 128
 )
 
 // Claims are what a token says. Scope is a list with spaces between (RFC 8693 §4.2).
@@ -89,7 +89,7 @@ func parseHeader(token string) (header, error) {
 		to   *string
 	}{{"alg", &h.alg}, {"kid", &h.kid}, {"typ", &h.typ}} {
 		s, ok := m[f.name].(string)
-		if !ok || s == "" && f.name != "typ" || len(s) > maxKeyID {
+		if !ok || s == "" && f.name != "typ" || len(s) > keys.MaxID {
 			return header{}, fmt.Errorf("header: %s is missing or no short string", f.name)
 		}
 		*f.to = s

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"pdrouter/auth/keys"
 )
 
 // Confirm is the claim cnf (RFC 7800): the one key that the bearer signs with, whole.
@@ -23,13 +25,13 @@ type confirmKey struct {
 }
 
 // confirmation returns the claim for a key; nil for none.
-func confirmation(k *Key) (*Confirm, error) {
+func confirmation(k *keys.Key) (*Confirm, error) {
 	if k == nil {
 		return nil, nil
 	}
-	public, ok := k.public.(ed25519.PublicKey)
+	public, ok := k.PublicPart().(ed25519.PublicKey)
 	if !ok {
-		return nil, fmt.Errorf("%v to confirm is for %s; want EdDSA", k, k.algorithm)
+		return nil, fmt.Errorf("%v to confirm is for %s; want EdDSA", k, k.Algorithm())
 	}
 	return &Confirm{Key: confirmKey{Type: "OKP", Curve: "Ed25519", X: base64.RawURLEncoding.EncodeToString(public)}}, nil
 }

@@ -5,13 +5,16 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"testing"
+
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
 )
 
 func TestClaimsOfAgentsAndClients(t *testing.T) {
-	key, own := newKey(t, "k1"), newKey(t, "own")
+	key, own := keytest.New(t, "k1"), keytest.New(t, "own")
 	agents := newVerifier(t, VerifierConfig{Audience: MetadataAudience}, key)
 	p, err := agents.Authenticate(mint(t, key, Grant{Audience: MetadataAudience, Engine: "e", Role: "prefill", Ranks: []string{"0/0/0", "0/0/1"}, Size: "1/1/2", Confirm: own}))
-	if err != nil || len(p.Ranks) != 2 || p.Ranks[1] != "0/0/1" || p.Size != "1/1/2" || !bytes.Equal(p.Key, own.public.(ed25519.PublicKey)) || p.Tenant != "issuer|alice" {
+	if err != nil || len(p.Ranks) != 2 || p.Ranks[1] != "0/0/1" || p.Size != "1/1/2" || !bytes.Equal(p.Key, own.PublicPart().(ed25519.PublicKey)) || p.Tenant != "issuer|alice" {
 		t.Errorf("got %+v, %v; want two ranks, the bearer's key and its tenant", p, err)
 	}
 	clients := newVerifier(t, VerifierConfig{}, key)
@@ -23,8 +26,8 @@ func TestClaimsOfAgentsAndClients(t *testing.T) {
 
 // Claims of another kind are refused, and so is what a reader might take for everything.
 func TestClaimsAreStrict(t *testing.T) {
-	key := newKey(t, "k1")
-	x := mustConfirm(t, newKey(t, "own")).Key.X
+	key := keytest.New(t, "k1")
+	x := mustConfirm(t, keytest.New(t, "own")).Key.X
 	for _, c := range []struct {
 		name, claim, value string
 	}{
@@ -81,7 +84,7 @@ func TestClaimsAreStrict(t *testing.T) {
 
 const agentHeader = `{"alg":"EdDSA","kid":"k1","typ":"pdrouter-agent+jwt"}`
 
-func mustConfirm(t *testing.T, k *Key) *Confirm {
+func mustConfirm(t *testing.T, k *keys.Key) *Confirm {
 	t.Helper()
 	c, err := confirmation(k)
 	if err != nil {

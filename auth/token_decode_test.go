@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"pdrouter/auth/internal/keytest"
 	"pdrouter/auth/internal/strictjson"
 )
 
@@ -56,11 +57,11 @@ func FuzzOwnClaims(f *testing.F) {
 
 // A claim that is minted is read: none is forgotten here when another comes in.
 func TestEveryClaimIsRead(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	read := map[string]bool{}
 	for _, g := range []Grant{
 		{Audience: ClientAudience, Models: []string{"m"}, Limits: Limits{Requests: 1, Tokens: 2, Concurrent: 3}},
-		{Audience: MetadataAudience, Scopes: []string{"write"}, Engine: "e", Role: "both", Ranks: []string{"0/0/0"}, Size: "1/1/1", Reads: []string{"d"}, Confirm: newKey(t, "own")},
+		{Audience: MetadataAudience, Scopes: []string{"write"}, Engine: "e", Role: "both", Ranks: []string{"0/0/0"}, Size: "1/1/1", Reads: []string{"d"}, Confirm: keytest.New(t, "own")},
 	} {
 		c, err := newVerifier(t, VerifierConfig{Audience: g.Audience}, key).Verify(mint(t, key, g))
 		if err != nil {
@@ -81,7 +82,7 @@ func TestEveryClaimIsRead(t *testing.T) {
 
 // What is no date is refused and not taken for one that is missing.
 func TestDatesAreStrict(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	v := newVerifier(t, VerifierConfig{}, key)
 	for _, name := range []string{"exp", "nbf", "iat"} {
 		for _, value := range []string{`null`, `"1"`, `true`, `-1`, `1e300`, `253402300800`, `{}`} {

@@ -15,16 +15,12 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
 )
 
-// newKey returns a key made from a seed, so that no failure depends on chance.
-func newKey(t testing.TB, id string) *Key {
-	t.Helper()
-	private := ed25519.NewKeyFromSeed([]byte(fmt.Sprintf("%-32.32s", id)))
-	return ed25519Key(id, private.Public().(ed25519.PublicKey), private)
-}
-
-func newVerifier(t testing.TB, cfg VerifierConfig, keys ...*Key) *Verifier {
+func newVerifier(t testing.TB, cfg VerifierConfig, of ...*keys.Key) *Verifier {
 	t.Helper()
 	if cfg.Issuer == "" {
 		cfg.Issuer = "issuer"
@@ -32,7 +28,7 @@ func newVerifier(t testing.TB, cfg VerifierConfig, keys ...*Key) *Verifier {
 	if cfg.Audience == "" {
 		cfg.Audience = ClientAudience
 	}
-	set, err := NewKeys(keys...)
+	set, err := keys.Trust(of...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +39,7 @@ func newVerifier(t testing.TB, cfg VerifierConfig, keys ...*Key) *Verifier {
 	return v
 }
 
-func mint(t testing.TB, key *Key, g Grant) string {
+func mint(t testing.TB, key *keys.Key, g Grant) string {
 	t.Helper()
 	if g.Issuer == "" {
 		g.Issuer = "issuer"
@@ -65,9 +61,9 @@ func mint(t testing.TB, key *Key, g Grant) string {
 }
 
 // forge signs any header and any claims, given as raw JSON.
-func forge(key *Key, head, claims string) string {
+func forge(key *keys.Key, head, claims string) string {
 	s := base64.RawURLEncoding.EncodeToString([]byte(head)) + "." + base64.RawURLEncoding.EncodeToString([]byte(claims))
-	return s + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key.private.(ed25519.PrivateKey), []byte(s)))
+	return s + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key.SigningPart().(ed25519.PrivateKey), []byte(s)))
 }
 
 // with returns good claims at the present time with some replaced, or removed where the value is nil.
@@ -99,7 +95,7 @@ func refused(t *testing.T, name string, err error) {
 }
 
 func TestFault31TokenThatIsNoToken(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	v := newVerifier(t, VerifierConfig{}, key)
 	good := forge(key, goodHeader, with(nil))
 	if _, err := v.Verify(good); err != nil {
@@ -136,7 +132,7 @@ func nextInAlphabet(s string) string {
 
 // A large token must not make the verifier allocate in proportion.
 func TestFault31MemoryIsBounded(t *testing.T) {
-	v := newVerifier(t, VerifierConfig{}, newKey(t, "k1"))
+	v := newVerifier(t, VerifierConfig{}, keytest.New(t, "k1"))
 	token := strings.Repeat("a.", 8<<20)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -151,14 +147,14 @@ func TestFault31MemoryIsBounded(t *testing.T) {
 }
 
 func TestFault32Algorithm(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	v := newVerifier(t, VerifierConfig{}, key)
 	claims := with(nil)
 	b64 := base64.RawURLEncoding.EncodeToString
 	unsigned := b64([]byte(`{"alg":"none","kid":"k1","typ":"at+jwt"}`)) + "." + b64([]byte(claims)) + "."
 	hs := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"iss": "issuer", "sub": "a", "aud": ClientAudience, "iat": time.Now().Unix(), "exp": time.Now().Unix() + 60})
 	hs.Header["kid"], hs.Header["typ"] = "k1", "at+jwt"
-	confused, err := hs.SignedString([]byte(key.public.(ed25519.PublicKey))) // the public key as a shared secret
+	confused, err := hs.SignedString([]byte(key.PublicPart().(ed25519.PublicKey))) // the public key as a shared secret
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +165,7 @@ func TestFault32Algorithm(t *testing.T) {
 		"ES256 in the header":          forge(key, `{"alg":"ES256","kid":"k1","typ":"at+jwt"}`, claims),
 		"eddsa in another case":        forge(key, `{"alg":"eddsa","kid":"k1","typ":"at+jwt"}`, claims),
 		"Ed25519, not the pinned name": forge(key, `{"alg":"Ed25519","kid":"k1","typ":"at+jwt"}`, claims),
-		"signed with another key":      forge(newKey(t, "k2"), goodHeader, claims),
+		"signed with another key":      forge(keytest.New(t, "k2"), goodHeader, claims),
 		"another key's id":             forge(key, `{"alg":"EdDSA","kid":"k2","typ":"at+jwt"}`, claims),
 		"no kid":                       forge(key, `{"alg":"EdDSA","typ":"at+jwt"}`, claims),
 	} {
@@ -179,7 +175,7 @@ func TestFault32Algorithm(t *testing.T) {
 }
 
 func TestFault33Header(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	v := newVerifier(t, VerifierConfig{}, key)
 	claims := with(nil)
 	for name, head := range map[string]string{
@@ -209,7 +205,7 @@ func TestFault33Header(t *testing.T) {
 
 func TestFault34Times(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		key := newKey(t, "k1")
+		key := keytest.New(t, "k1")
 		v := newVerifier(t, VerifierConfig{MaxLifetime: time.Hour}, key)
 		now := time.Now().Unix()
 		for _, c := range []struct {
@@ -252,7 +248,7 @@ func TestFault34Times(t *testing.T) {
 }
 
 func TestFault35IssuerAudienceScope(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	v := newVerifier(t, VerifierConfig{Scopes: []string{"infer"}}, key)
 	for _, c := range []struct {
 		name   string
@@ -288,14 +284,14 @@ func TestFault35IssuerAudienceScope(t *testing.T) {
 			t.Errorf("%s: a verifier that checks nothing was made", name)
 		}
 	}
-	if _, err := NewKeys(); err == nil {
+	if _, err := keys.Trust(); err == nil {
 		t.Error("an empty set of keys was made")
 	}
 }
 
 // Unknown key ids cost no signature check and no fetch, and leave nothing behind.
 func TestFault36UnknownKeys(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	v := newVerifier(t, VerifierConfig{}, key)
 	claims := with(nil)
 	for i := range 500 {

@@ -4,6 +4,8 @@ import (
 	"crypto/sha512"
 	"sync"
 	"time"
+
+	"pdrouter/auth/keys"
 )
 
 const (
@@ -34,7 +36,7 @@ type verdict struct {
 	who    Principal
 	until  time.Time // the token's own end, on the wall clock
 	issuer *issuer
-	keys   *keySet // that it was found under: another set voids it
+	keys   *keys.Set // that it was found under: another set voids it
 }
 
 func newVerdicts(limit int) *verdicts {
@@ -82,7 +84,7 @@ func (v *verdicts) find(id [sha512.Size256]byte, at moment) (Principal, bool) {
 
 // holds reports whether the verdict is still what a fresh look would come to.
 func (v *verdict) holds(at moment) bool {
-	return at.wall.Before(v.until) && v.issuer.Keys.current() == v.keys && !v.keys.stale(at)
+	return at.wall.Before(v.until) && v.issuer.Keys.Current() == v.keys && !v.keys.Stale(at.mono)
 }
 
 // add remembers a verdict. At the limit it drops what no longer holds, or else a few of the others, whichever come first.

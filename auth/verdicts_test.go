@@ -9,21 +9,24 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
 )
 
 func TestFault38KeysOverlap(t *testing.T) {
-	old, next := newKey(t, "old"), newKey(t, "next")
+	old, next := keytest.New(t, "old"), keytest.New(t, "next")
 	dir := t.TempDir()
-	for _, k := range []*Key{old, next} {
-		if _, _, err := WriteKey(dir, k); err != nil {
+	for _, k := range []*keys.Key{old, next} {
+		if _, _, err := keys.Write(dir, k); err != nil {
 			t.Fatal(err)
 		}
 	}
-	keys, err := LoadKeys(dir)
+	trusted, err := keys.LoadTrusted(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: ClientAudience}, keys)
+	v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: ClientAudience}, trusted)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,8 +38,8 @@ func TestFault38KeysOverlap(t *testing.T) {
 			}
 		}
 	}
-	remove(t, dir, old)
-	if err := keys.Reload(); err != nil {
+	keytest.Remove(t, dir, old)
+	if err := trusted.Reload(); err != nil {
 		t.Fatal(err)
 	}
 	_, err = v.Authenticate(a)
@@ -44,8 +47,8 @@ func TestFault38KeysOverlap(t *testing.T) {
 	if _, err := v.Authenticate(b); err != nil {
 		t.Errorf("the new key: %v", err)
 	}
-	remove(t, dir, next)
-	if err := keys.Reload(); err == nil {
+	keytest.Remove(t, dir, next)
+	if err := trusted.Reload(); err == nil {
 		t.Error("an empty folder is no error")
 	}
 	_, err = v.Authenticate(b)
@@ -55,13 +58,13 @@ func TestFault38KeysOverlap(t *testing.T) {
 // TestReloadOfKeysWithdraws damages one file of a folder and deletes another: the damaged one keeps its key, the deleted
 // key is gone.
 func TestReloadOfKeysWithdraws(t *testing.T) {
-	dir, a, b := t.TempDir(), newKey(t, "a"), newKey(t, "b")
-	for _, k := range []*Key{a, b} {
-		if _, _, err := WriteKey(dir, k); err != nil {
+	dir, a, b := t.TempDir(), keytest.New(t, "a"), keytest.New(t, "b")
+	for _, k := range []*keys.Key{a, b} {
+		if _, _, err := keys.Write(dir, k); err != nil {
 			t.Fatal(err)
 		}
 	}
-	keys, err := LoadKeys(dir)
+	trusted, err := keys.LoadTrusted(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,21 +73,21 @@ func TestReloadOfKeysWithdraws(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	remove(t, dir, b)
-	if err := keys.Reload(); err == nil {
+	keytest.Remove(t, dir, b)
+	if err := trusted.Reload(); err == nil {
 		t.Error("a damaged file is no error")
 	}
-	if got := keys.IDs(); !slices.Equal(got, []string{"a"}) {
+	if got := trusted.IDs(); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("keys are %v; want a alone", got)
 	}
-	if fresh, err := LoadKeys(dir); err == nil {
+	if fresh, err := keys.LoadTrusted(dir); err == nil {
 		t.Errorf("a start takes %v from a damaged folder", fresh.IDs())
 	}
 }
 
 func TestFault40TokenEndsAndVerdictWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		key := newKey(t, "k1")
+		key := keytest.New(t, "k1")
 		v := newVerifier(t, VerifierConfig{}, key)
 		token := mint(t, key, Grant{TTL: time.Minute, Models: []string{"tiny"}})
 		for range 2 {
@@ -105,7 +108,7 @@ func TestFault40TokenEndsAndVerdictWithIt(t *testing.T) {
 
 // A remembered verdict is of the whole token: another signature under the same claims is looked at afresh.
 func TestVerdictIsOfTheWholeToken(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	v := newVerifier(t, VerifierConfig{}, key)
 	token := mint(t, key, Grant{})
 	if _, err := v.Authenticate(token); err != nil {
@@ -124,7 +127,7 @@ func TestVerdictIsOfTheWholeToken(t *testing.T) {
 }
 
 func TestVerdictsAreBounded(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	v := newVerifier(t, VerifierConfig{Cached: 10}, key)
 	for range 50 {
 		if _, err := v.Authenticate(mint(t, key, Grant{})); err != nil {
@@ -142,22 +145,22 @@ func TestVerdictsAreBounded(t *testing.T) {
 // Files that say what they said before leave what was found under them.
 func TestVerdictsOutliveAReloadThatChangesNothing(t *testing.T) {
 	dir := t.TempDir()
-	key := newKey(t, "k1")
-	if _, _, err := WriteKey(dir, key); err != nil {
+	key := keytest.New(t, "k1")
+	if _, _, err := keys.Write(dir, key); err != nil {
 		t.Fatal(err)
 	}
-	keys, err := LoadKeys(dir)
+	trusted, err := keys.LoadTrusted(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := keys.current()
-	if err := keys.Reload(); err != nil || keys.current() != before {
+	before := trusted.Current()
+	if err := trusted.Reload(); err != nil || trusted.Current() != before {
 		t.Errorf("the set was replaced by the same (%v)", err)
 	}
-	if _, _, err := WriteKey(dir, newKey(t, "k2")); err != nil {
+	if _, _, err := keys.Write(dir, keytest.New(t, "k2")); err != nil {
 		t.Fatal(err)
 	}
-	if err := keys.Reload(); err != nil || keys.current() == before {
+	if err := trusted.Reload(); err != nil || trusted.Current() == before {
 		t.Errorf("a new key was not read (%v)", err)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"pdrouter/auth/keys"
 )
 
 // VerifierConfig says which tokens are accepted.
@@ -66,7 +68,7 @@ type Verifier struct {
 
 // NewVerifier returns a verifier of tokens of ours signed with one of keys, and of those of other issuers. Where each
 // issuer has a profile of its own, cfg.Issuer is empty and keys nil.
-func NewVerifier(cfg VerifierConfig, keys KeySource, others ...Profile) (*Verifier, error) {
+func NewVerifier(cfg VerifierConfig, keys keys.Source, others ...Profile) (*Verifier, error) {
 	cfg = cfg.withDefaults()
 	profiles := others
 	if cfg.Issuer != "" || keys != nil || len(others) == 0 {

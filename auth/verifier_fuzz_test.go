@@ -7,20 +7,23 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
 )
 
 // FuzzVerify: whatever header and claims are signed with a trusted key, only those of its issuer's profile are taken, and
 // a foreign issuer gives nothing but what a rule says.
 func FuzzVerify(f *testing.F) {
-	key := newKey(f, "k1")
-	keys := newSource(time.Time{}, key)
+	key := keytest.New(f, "k1")
+	source := newSource(time.Time{}, key)
 	foreign := func(p Profile) Profile {
-		p.Algorithms = []string{EdDSA} // the one that forge signs with
+		p.Algorithms = []string{keys.EdDSA} // the one that forge signs with
 		return p
 	}
-	v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: MetadataAudience}, keys,
-		foreign(Kubernetes(cluster, keys, SubjectRule{Subject: "system:serviceaccount:llm:{account}", Engine: "{pod}", Role: "prefill", Scopes: []string{"read"}})),
-		foreign(SPIFFE(spire, keys, SubjectRule{Subject: "spiffe://example.org/{engine}", Engine: "{engine}", Role: "decode", Scopes: []string{"write"}})))
+	v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: MetadataAudience}, source,
+		foreign(Kubernetes(cluster, source, SubjectRule{Subject: "system:serviceaccount:llm:{account}", Engine: "{pod}", Role: "prefill", Scopes: []string{"read"}})),
+		foreign(SPIFFE(spire, source, SubjectRule{Subject: "spiffe://example.org/{engine}", Engine: "{engine}", Role: "decode", Scopes: []string{"write"}})))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -64,7 +67,7 @@ func FuzzVerify(f *testing.F) {
 
 // Whatever bytes stand where a token should, they are refused, and no more than that.
 func FuzzAuthenticate(f *testing.F) {
-	v := newVerifier(f, VerifierConfig{}, newKey(f, "k1"))
+	v := newVerifier(f, VerifierConfig{}, keytest.New(f, "k1"))
 	f.Add("a.b.c")
 	f.Add(base64.RawURLEncoding.EncodeToString([]byte(goodHeader)) + ".e30.AA")
 	f.Fuzz(func(t *testing.T, token string) {

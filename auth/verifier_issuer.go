@@ -8,21 +8,23 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"pdrouter/auth/keys"
 )
 
 // verifySignature checks who signed a token whose alg is the key's. The library's reader of tokens would decode header and
 // claims another time, to other values than those that were looked at.
-func verifySignature(token string, key *Key) error {
+func verifySignature(token string, key *keys.Key) error {
 	dot := strings.LastIndexByte(token, '.')
 	signature, err := base64.RawURLEncoding.Strict().DecodeString(token[dot+1:])
 	if err != nil {
 		return errors.New("signature is not base64url")
 	}
-	method := jwt.GetSigningMethod(key.algorithm)
+	method := jwt.GetSigningMethod(key.Algorithm())
 	if method == nil {
-		return fmt.Errorf("no such algorithm as %s", key.algorithm)
+		return fmt.Errorf("no such algorithm as %s", key.Algorithm())
 	}
-	return method.Verify(token[:dot], signature, key.public)
+	return method.Verify(token[:dot], signature, key.PublicPart())
 }
 
 // claims returns what a signed token claims. Of a foreign issuer's that is only who it is about, and when.

@@ -1,10 +1,15 @@
 package auth
 
-import "testing"
+import (
+	"testing"
+
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
+)
 
 // TestAuthenticateSeenAllocatesNothing: a token that was seen costs its digest, and nothing that must be collected.
 func TestAuthenticateSeenAllocatesNothing(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	clients, err := NewClients(ClientsConfig{Verifier: newVerifier(t, VerifierConfig{}, key)})
 	if err != nil {
 		t.Fatal(err)
@@ -20,7 +25,7 @@ func TestAuthenticateSeenAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkVerifyCached(b *testing.B) {
-	key := newKey(b, "k1")
+	key := keytest.New(b, "k1")
 	v := newVerifier(b, VerifierConfig{}, key)
 	token := mint(b, key, Grant{Scopes: []string{"infer"}, Models: []string{"tiny"}})
 	b.Run("one", func(b *testing.B) {
@@ -45,9 +50,9 @@ func BenchmarkVerifyCached(b *testing.B) {
 }
 
 func BenchmarkVerifyCold(b *testing.B) {
-	for _, algorithm := range []string{EdDSA, ES256, RS256} {
+	for _, algorithm := range []string{keys.EdDSA, keys.ES256, keys.RS256} {
 		b.Run(algorithm, func(b *testing.B) {
-			key, err := GenerateKey(algorithm)
+			key, err := keys.Generate(algorithm)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -19,6 +19,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 const authAbout = "What it costs to know who calls, one core, no I/O. Tokens are those that `pdrouter token mint` makes, about 400 bytes.\n\n" +
@@ -43,7 +44,7 @@ func authRows() ([]versus, error) {
 		return nil, err
 	}
 	rows := []versus{seen}
-	for _, algorithm := range []string{auth.EdDSA, auth.ES256, auth.RS256} {
+	for _, algorithm := range []string{keys.EdDSA, keys.ES256, keys.RS256} {
 		first, err := seenFirst(algorithm)
 		if err != nil {
 			return nil, err
@@ -61,7 +62,7 @@ func authRows() ([]versus, error) {
 const authSlice = 50 * time.Millisecond
 
 func seenBefore() (versus, error) {
-	key, err := auth.GenerateKey(auth.EdDSA)
+	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		return versus{}, err
 	}
@@ -95,8 +96,8 @@ func digests(text string) func(int) error {
 }
 
 // verifierOf returns a verifier that trusts a key alone, and a token that it signed.
-func verifierOf(key *auth.Key) (*auth.Verifier, string, error) {
-	keys, err := auth.NewKeys(key)
+func verifierOf(key *keys.Key) (*auth.Verifier, string, error) {
+	keys, err := keys.Trust(key)
 	if err != nil {
 		return nil, "", err
 	}
@@ -110,7 +111,7 @@ func verifierOf(key *auth.Key) (*auth.Verifier, string, error) {
 
 // seenFirst verifies a token of one algorithm. The peer verifies one of its own key with the same claims.
 func seenFirst(algorithm string) (versus, error) {
-	key, err := auth.GenerateKey(algorithm)
+	key, err := keys.Generate(algorithm)
 	if err != nil {
 		return versus{}, err
 	}

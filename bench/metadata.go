@@ -9,7 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"pdrouter/auth"
+	"pdrouter/auth/keys"
+	"pdrouter/auth/records"
 	"pdrouter/internal/redisdb"
 	"pdrouter/metadata"
 	"pdrouter/metadata/handshake"
@@ -59,7 +60,7 @@ func measureMetadata(ctx context.Context, r *Run) error {
 type recordFleet struct {
 	ctx     context.Context
 	server  *redisServer
-	vouch   *auth.Records
+	vouch   *records.Records
 	clients []redisdb.Client
 	running sync.WaitGroup
 	writer  *redisstore.Store
@@ -110,15 +111,15 @@ func (f *recordFleet) cache(n int) (*metadata.Cache, func(), error) {
 }
 
 func (f *recordFleet) fill() error {
-	key, err := auth.GenerateKey(auth.EdDSA)
+	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		return err
 	}
-	keys, err := auth.NewKeys(key)
+	keys, err := keys.Trust(key)
 	if err != nil {
 		return err
 	}
-	if f.vouch, err = auth.NewRecords(key, keys); err != nil {
+	if f.vouch, err = records.New(key, keys); err != nil {
 		return err
 	}
 	if f.writer, _, err = f.store(); err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 // gatewayFleet is a gateway in front of one prefill and some decode engines that hand over by the plane: reference engines,
@@ -93,11 +94,11 @@ func openGatewayFleet(ctx context.Context, cfg Config, which string, n int, shap
 
 // writeTokens makes the key that signs tokens, and a token for the gateway and for each engine.
 func writeTokens(dir string, engines []*gatewayEngine) (publicKey string, err error) {
-	signer, err := auth.GenerateKey(auth.EdDSA)
+	signer, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		return "", err
 	}
-	if _, publicKey, err = auth.WriteKey(filepath.Join(dir, "keys"), signer); err != nil {
+	if _, publicKey, err = keys.Write(filepath.Join(dir, "keys"), signer); err != nil {
 		return "", err
 	}
 	grants := []auth.Grant{{Subject: "gateway", Scopes: []string{auth.PlaneScope}}}

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 // The two that are compared, as contenders.
@@ -62,11 +62,11 @@ func (p *vllmPair) onPlane() error {
 	if err != nil {
 		return err
 	}
-	signer, err := auth.GenerateKey(auth.EdDSA)
+	signer, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		return err
 	}
-	own, trusted, err := auth.WriteKey(filepath.Join(p.files, "records"), signer)
+	own, trusted, err := keys.Write(filepath.Join(p.files, "records"), signer)
 	if err != nil {
 		return err
 	}

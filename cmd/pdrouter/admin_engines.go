@@ -51,7 +51,7 @@ type adminLapsed struct {
 	At     time.Time `json:"changed_at"`
 }
 
-func lapsedOf(all records) []adminLapsed {
+func lapsedOf(all recordsByEngine) []adminLapsed {
 	var out []adminLapsed
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		rec := all[name]

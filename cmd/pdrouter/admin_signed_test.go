@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 	"pdrouter/internal/redisdb"
 	"pdrouter/router/config"
 )
@@ -16,11 +17,11 @@ import (
 // signedFacts is a section records with a key.
 func signedFacts(t *testing.T) string {
 	t.Helper()
-	key, err := auth.GenerateKey(auth.EdDSA)
+	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	private, public, err := auth.WriteKey(filepath.Join(t.TempDir(), "records"), key)
+	private, public, err := keys.Write(filepath.Join(t.TempDir(), "records"), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,11 +67,11 @@ func TestAdminIsSigned(t *testing.T) {
 // TestCheckWarnsOfUnsignedWishes has administrators change engines over a Redis whose facts nobody signs.
 func TestCheckWarnsOfUnsignedWishes(t *testing.T) {
 	dir := t.TempDir()
-	key, err := auth.GenerateKey(auth.EdDSA)
+	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	private, public, err := auth.WriteKey(filepath.Join(dir, "k"), key)
+	private, public, err := keys.Write(filepath.Join(dir, "k"), key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 	"pdrouter/internal/dnstest"
 	"pdrouter/internal/redistest"
 )
@@ -77,11 +78,11 @@ func administer(t *testing.T, model, more string) *administration {
 func administerAuth(t *testing.T, model, more, moreAuth string) *administration {
 	t.Helper()
 	dir := t.TempDir()
-	key, err := auth.GenerateKey(auth.EdDSA)
+	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, public, err := auth.WriteKey(filepath.Join(dir, "keys"), key)
+	_, public, err := keys.Write(filepath.Join(dir, "keys"), key)
 	if err != nil {
 		t.Fatal(err)
 	}

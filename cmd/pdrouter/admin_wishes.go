@@ -40,36 +40,36 @@ type wishes struct {
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	records records
-	trial   *record // holds here while it is being taken into use; nobody else hears of it
-	lapsed  records // what the board has and nobody vouches for: it is not believed
+	records recordsByEngine
+	trial   *record         // holds here while it is being taken into use; nobody else hears of it
+	lapsed  recordsByEngine // what the board has and nobody vouches for: it is not believed
 }
 
 func newWishes(b board, signed bool, log *slog.Logger) *wishes {
-	return &wishes{board: b, signed: signed, log: log, records: records{}, lapsed: records{}}
+	return &wishes{board: b, signed: signed, log: log, records: recordsByEngine{}, lapsed: recordsByEngine{}}
 }
 
 // over returns what is not believed any more. The map is not changed.
-func (w *wishes) over() records {
+func (w *wishes) over() recordsByEngine {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lapsed
 }
 
 // stand returns every record but the one that is tried. The map is the caller's.
-func (w *wishes) stand() records {
+func (w *wishes) stand() recordsByEngine {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.records)
 }
 
 // all returns every record, the one that is tried included. The map is the caller's.
-func (w *wishes) all() records {
+func (w *wishes) all() recordsByEngine {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := maps.Clone(w.records)
 	if w.trial != nil {
-		all, _ = all.merged(records{w.trial.Engine: *w.trial})
+		all, _ = all.merged(recordsByEngine{w.trial.Engine: *w.trial})
 	}
 	return all
 }
@@ -88,7 +88,7 @@ func (w *wishes) try(rec record, do func() error) error {
 	w.mu.Lock()
 	w.trial = nil
 	if err == nil {
-		w.records, _ = w.records.merged(records{rec.Engine: rec}) // the board may have told of a newer one meanwhile
+		w.records, _ = w.records.merged(recordsByEngine{rec.Engine: rec}) // the board may have told of a newer one meanwhile
 		rec = w.records[rec.Engine]
 	}
 	w.mu.Unlock()
@@ -128,8 +128,8 @@ func (w *wishes) learn(on map[string]string) bool {
 	now := time.Now()
 	// seen is all that can be read, also what is not believed: what stands there need not be put there, or gateways that do not
 	// believe their own records, or each other's, would write without end.
-	seen, ahead := records{}, map[string]bool{}
-	others, old := records{}, records{}
+	seen, ahead := recordsByEngine{}, map[string]bool{}
+	others, old := recordsByEngine{}, recordsByEngine{}
 	for name, text := range on {
 		var rec record
 		if err := json.Unmarshal([]byte(text), &rec); err != nil || rec.Engine != name || metadata.ValidName(name) != nil ||

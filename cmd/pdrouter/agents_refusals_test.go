@@ -12,21 +12,22 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 	"pdrouter/metadata"
 )
 
 // TestFault41MetadataRefusalsAlike: a token that lacks a right, one of another engine, one of another role and one whose
 // key did not sign the record get the same answer; the log tells them apart.
 func TestFault41MetadataRefusalsAlike(t *testing.T) {
-	key, err := auth.GenerateKey(auth.EdDSA)
+	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := auth.GenerateKey(auth.EdDSA)
+	own, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, public, err := auth.WriteKey(t.TempDir(), key)
+	_, public, err := keys.Write(t.TempDir(), key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 // where is an engine of the configuration.
@@ -77,7 +78,7 @@ func (l *loaded) trustedWarnings() []string {
 			}
 		}
 		for _, file := range files {
-			if key, err := auth.LoadKey(file); err == nil && key.Signs() {
+			if key, err := keys.Load(file); err == nil && key.Signs() {
 				all = append(all, fmt.Sprintf("auth.records.trusted has a private key, %s: name its public part, so that the other can stay with whoever signs", file))
 			}
 		}

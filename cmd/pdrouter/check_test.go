@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 // checkText runs pdrouter validate over a configuration in dir.
@@ -27,11 +28,11 @@ func checkText(t *testing.T, dir, text string) (string, error) {
 
 func TestCheckSummary(t *testing.T) {
 	dir := t.TempDir()
-	key, err := auth.GenerateKey(auth.EdDSA)
+	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	private, public, err := auth.WriteKey(dir, key)
+	private, public, err := keys.Write(dir, key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
+	"pdrouter/auth/records"
 )
 
 // authConfig says who may call. Every secret is in a file of its own, which is named here.
@@ -111,7 +113,7 @@ func (t tokenAuth) verifier(audience string, files *reloads) (*auth.Verifier, er
 	if len(t.Keys) == 0 {
 		return auth.NewVerifier(auth.VerifierConfig{Audience: audience}, nil, others...)
 	}
-	keys, err := auth.LoadKeys(t.Keys...)
+	keys, err := keys.LoadTrusted(t.Keys...)
 	if err != nil {
 		return nil, err
 	}
@@ -159,20 +161,20 @@ func (a authConfig) admins(files *reloads) (*auth.Admins, error) {
 }
 
 // records reads the keys that sign and check records, and adds those that check to files; nil if there are none.
-func (a authConfig) records(files *reloads) (*auth.Records, error) {
+func (a authConfig) records(files *reloads) (*records.Records, error) {
 	if len(a.Records.Trusted) == 0 {
 		return nil, nil
 	}
-	trusted, err := auth.LoadKeys(a.Records.Trusted...)
+	trusted, err := keys.LoadTrusted(a.Records.Trusted...)
 	if err != nil {
 		return nil, err
 	}
 	files.add(trusted)
-	var own *auth.Key
+	var own *keys.Key
 	if a.Records.KeyFile != "" {
-		if own, err = auth.LoadKey(a.Records.KeyFile); err != nil {
+		if own, err = keys.Load(a.Records.KeyFile); err != nil {
 			return nil, err
 		}
 	}
-	return auth.NewRecords(own, trusted)
+	return records.New(own, trusted)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 // The kinds of issuers.
@@ -25,7 +26,7 @@ type issuerAuth struct {
 	// (service accounts' tokens as projected into pods) or spiffe (JWT-SVIDs with an iss).
 	Kind string          `yaml:"kind"`
 	Keys []string        `yaml:"keys"` // public keys: .jwk or .pem files, or folders of them
-	JWKS auth.JWKSConfig `yaml:"jwks"` // or where the issuer publishes them
+	JWKS keys.JWKSConfig `yaml:"jwks"` // or where the issuer publishes them
 	// DevelopmentSecretFile has 32 bytes or more with which tokens are signed (HS256): whoever checks them can make them.
 	// It stands alone, and only where nobody but this machine reaches the listener.
 	DevelopmentSecretFile string             `yaml:"development_secret_file"`
@@ -35,7 +36,7 @@ type issuerAuth struct {
 }
 
 // profile returns the rules, with keys that have been read or none.
-func (i issuerAuth) profile(keys auth.KeySource) auth.Profile {
+func (i issuerAuth) profile(keys keys.Source) auth.Profile {
 	p := auth.Profile{Issuer: i.Issuer, Keys: keys, Subjects: i.Subjects}
 	switch i.Kind {
 	case kindKubernetes:
@@ -57,7 +58,7 @@ func (i issuerAuth) validate(audience string) error {
 	}
 	errs = append(errs, notEmpty("keys", i.Keys))
 	sources := 0
-	for _, set := range []bool{len(i.Keys) > 0, i.JWKS != auth.JWKSConfig{}, i.DevelopmentSecretFile != ""} {
+	for _, set := range []bool{len(i.Keys) > 0, i.JWKS != keys.JWKSConfig{}, i.DevelopmentSecretFile != ""} {
 		if set {
 			sources++
 		}
@@ -65,7 +66,7 @@ func (i issuerAuth) validate(audience string) error {
 	if sources != 1 {
 		errs = append(errs, fmt.Errorf("issuer has %d of keys, jwks and development_secret_file; want exactly one", sources))
 	}
-	if (i.JWKS != auth.JWKSConfig{}) {
+	if (i.JWKS != keys.JWKSConfig{}) {
 		errs = append(errs, under("jwks", i.JWKS.Validate()))
 	}
 	if i.DevelopmentSecretFile != "" && i.Kind != "" && i.Kind != kindOwn {
@@ -144,10 +145,10 @@ func developmentWarning(section string) string {
 func (t tokenAuth) profiles(audience string, files *reloads) ([]auth.Profile, error) {
 	var all []auth.Profile
 	for _, i := range t.Issuers {
-		var source auth.KeySource
+		var source keys.Source
 		switch {
 		case i.DevelopmentSecretFile != "":
-			secret, err := auth.DevelopmentKey(i.DevelopmentSecretFile)
+			secret, err := keys.DevelopmentSecret(i.DevelopmentSecretFile)
 			if err != nil {
 				return nil, err
 			}
@@ -156,14 +157,14 @@ func (t tokenAuth) profiles(audience string, files *reloads) ([]auth.Profile, er
 			all = append(all, p)
 			continue
 		case len(i.Keys) > 0:
-			keys, err := auth.LoadKeys(i.Keys...)
+			keys, err := keys.LoadTrusted(i.Keys...)
 			if err != nil {
 				return nil, err
 			}
 			files.add(keys)
 			source = keys
 		default:
-			set, err := auth.NewJWKS(i.JWKS, nil, files.logger().With("issuer", i.Issuer))
+			set, err := keys.NewJWKS(i.JWKS, nil, files.logger().With("issuer", i.Issuer))
 			if err != nil {
 				return nil, err
 			}

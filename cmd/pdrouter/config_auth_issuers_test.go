@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 // TestIdentitiesOfPlatforms: the configuration that the documentation shows can be used.
@@ -110,7 +111,7 @@ func TestServeAsksIssuersForTheirKeys(t *testing.T) {
 // Probes stay open with their status alone; whatever names engines is for administrators.
 func TestOperationsAreForAdministrators(t *testing.T) {
 	private, public := makeKey(t, filepath.Join(t.TempDir(), "keys"))
-	trusted, err := auth.LoadKeys(public)
+	trusted, err := keys.LoadTrusted(public)
 	if err != nil {
 		t.Fatal(err)
 	}

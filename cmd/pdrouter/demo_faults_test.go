@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 // TestFault19and25and29RealKV asks a fleet that moves real KV blocks for what could have them cross: the same id on requests that are
@@ -227,11 +228,11 @@ func twoTenants(t *testing.T, ctx context.Context, f *demoFleet) {
 // isolate has the gateway want tokens from now on, and keep tenants' prefixes apart. It returns two tenants' tokens.
 func (f *demoFleet) isolate(t *testing.T, ctx context.Context) []string {
 	t.Helper()
-	signer, err := auth.GenerateKey(auth.EdDSA)
+	signer, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, public, err := auth.WriteKey(f.path("client-keys"), signer)
+	_, public, err := keys.Write(f.path("client-keys"), signer)
 	if err != nil {
 		t.Fatal(err)
 	}

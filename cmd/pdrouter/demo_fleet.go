@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 	"pdrouter/router"
 	"pdrouter/router/report"
 )
@@ -105,18 +106,18 @@ func (f *demoFleet) startEngine(e demoEngine, agents string, more ...string) err
 // writeKeys makes the key that signs the agents' tokens, a key for each engine and a token that is bound to it, and the
 // gateway's own key and token.
 func (f *demoFleet) writeKeys() error {
-	signer, err := auth.GenerateKey(auth.EdDSA)
+	signer, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		return err
 	}
-	if _, f.publicKey, err = auth.WriteKey(f.path("keys"), signer); err != nil {
+	if _, f.publicKey, err = keys.Write(f.path("keys"), signer); err != nil {
 		return err
 	}
-	own, err := auth.GenerateKey(auth.EdDSA)
+	own, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		return err
 	}
-	if f.recordKeys[0], f.recordKeys[1], err = auth.WriteKey(f.path("gateway-keys"), own); err != nil {
+	if f.recordKeys[0], f.recordKeys[1], err = keys.Write(f.path("gateway-keys"), own); err != nil {
 		return err
 	}
 	token := func(file string, g auth.Grant) error {
@@ -129,11 +130,11 @@ func (f *demoFleet) writeKeys() error {
 	}
 	for i := range f.engines {
 		e := &f.engines[i]
-		key, err := auth.GenerateKey(auth.EdDSA)
+		key, err := keys.Generate(keys.EdDSA)
 		if err != nil {
 			return err
 		}
-		if e.signKey, _, err = auth.WriteKey(f.path(e.name+"-keys"), key); err != nil {
+		if e.signKey, _, err = keys.Write(f.path(e.name+"-keys"), key); err != nil {
 			return err
 		}
 		err = token(e.name+".token", auth.Grant{Subject: e.name, Engine: e.name, Role: e.role,

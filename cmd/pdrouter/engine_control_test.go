@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/control"
 )
@@ -27,11 +28,11 @@ func controlRoutes(t *testing.T, events *control.Broadcaster, cancel func(kvplan
 	http.Handler, func(auth.Grant) string,
 ) {
 	t.Helper()
-	key, err := auth.GenerateKey(auth.EdDSA)
+	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, public, err := auth.WriteKey(filepath.Join(t.TempDir(), "keys"), key)
+	_, public, err := keys.Write(filepath.Join(t.TempDir(), "keys"), key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
+	"pdrouter/auth/records"
 	"pdrouter/internal/refengine"
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
@@ -141,33 +143,33 @@ func (o engineOptions) authorizer(files *reloads) (func(*http.Request) error, er
 }
 
 // records checks what gateways sign, records and tickets; nil if the engine is given no keys for that. The keys are added to files.
-func (o engineOptions) records(files *reloads) (*auth.Records, error) {
+func (o engineOptions) records(files *reloads) (*records.Records, error) {
 	if len(o.recordKeys) == 0 {
 		return nil, nil
 	}
-	keys, err := auth.LoadKeys(o.recordKeys...)
+	trusted, err := keys.LoadTrusted(o.recordKeys...)
 	if err != nil {
 		return nil, err
 	}
-	files.add(keys)
-	return auth.NewRecords(nil, keys)
+	files.add(trusted)
+	return records.New(nil, trusted)
 }
 
-// client speaks to the gateway's metadata routes. Without records it believes the gateway what it answers.
-func (o engineOptions) client(records *auth.Records) (*metadata.Client, error) {
+// client speaks to the gateway's metadata routes. Without a checker it believes the gateway what it answers.
+func (o engineOptions) client(checker *records.Records) (*metadata.Client, error) {
 	var trust metadata.Voucher
-	if records != nil {
-		trust = records
+	if checker != nil {
+		trust = checker
 	}
 	client, err := metadata.NewClient(metadata.ClientConfig{URL: o.gateway}, metadata.TokenFile(o.tokenFile), trust, nil)
 	if err != nil || o.signKey == "" {
 		return client, err
 	}
-	key, err := auth.LoadKey(o.signKey)
+	key, err := keys.Load(o.signKey)
 	if err != nil {
 		return nil, err
 	}
-	signer, err := auth.AgentSigner(key)
+	signer, err := records.AgentSigner(key)
 	if err != nil {
 		return nil, fmt.Errorf("engine: --sign-key: %w", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
+	"pdrouter/auth/records"
 	"pdrouter/metadata"
 )
 
@@ -21,12 +23,12 @@ import (
 func TestRecordKeyRotatesUnderRunningEngines(t *testing.T) {
 	p := newPlant(t)
 	trusted := filepath.Join(p.dir, "trusted")
-	key := func(name string) (*auth.Key, string) {
-		k, err := auth.GenerateKey(auth.EdDSA)
+	key := func(name string) (*keys.Key, string) {
+		k, err := keys.Generate(keys.EdDSA)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, public, err := auth.WriteKey(filepath.Join(p.dir, name), k)
+		_, public, err := keys.Write(filepath.Join(p.dir, name), k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,12 +55,12 @@ func TestRecordKeyRotatesUnderRunningEngines(t *testing.T) {
 	var routes atomic.Pointer[metadata.Handler]
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { routes.Load().ServeHTTP(w, r) }))
 	t.Cleanup(server.Close)
-	gateway := func(own *auth.Key, others ...*auth.Key) {
-		keys, err := auth.NewKeys(append([]*auth.Key{own}, others...)...)
+	gateway := func(own *keys.Key, others ...*keys.Key) {
+		keys, err := keys.Trust(append([]*keys.Key{own}, others...)...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		records, err := auth.NewRecords(own, keys)
+		records, err := records.New(own, keys)
 		if err != nil {
 			t.Fatal(err)
 		}

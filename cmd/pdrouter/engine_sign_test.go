@@ -9,17 +9,18 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 // TestEngineSignsItsRecords starts an engine whose token is bound to its own key: it publishes, signed by this key,
 // and withdraws at its end. With the token alone nothing is written.
 func TestEngineSignsItsRecords(t *testing.T) {
 	p := newPlant(t)
-	own, err := auth.GenerateKey(auth.EdDSA)
+	own, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, _, err := auth.WriteKey(filepath.Join(p.dir, "own"), own)
+	file, _, err := keys.Write(filepath.Join(p.dir, "own"), own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,11 +66,11 @@ func TestEngineSignsItsRecords(t *testing.T) {
 
 func TestEngineSignKeyRefused(t *testing.T) {
 	p := newPlant(t)
-	other, err := auth.GenerateKey(auth.ES256)
+	other, err := keys.Generate(keys.ES256)
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, _, err := auth.WriteKey(filepath.Join(p.dir, "other"), other)
+	file, _, err := keys.Write(filepath.Join(p.dir, "other"), other)
 	if err != nil {
 		t.Fatal(err)
 	}

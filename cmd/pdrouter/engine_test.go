@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/control"
 	"pdrouter/metadata"
@@ -26,7 +27,7 @@ import (
 // plant is a gateway's agents' listener and what its engines need to speak to it.
 type plant struct {
 	dir, url, public string
-	key              *auth.Key
+	key              *keys.Key
 	store            *metadata.Memory
 }
 
@@ -34,10 +35,10 @@ func newPlant(t *testing.T) *plant {
 	t.Helper()
 	p := &plant{dir: t.TempDir(), store: metadata.NewMemory()}
 	var err error
-	if p.key, err = auth.GenerateKey(auth.EdDSA); err != nil {
+	if p.key, err = keys.Generate(keys.EdDSA); err != nil {
 		t.Fatal(err)
 	}
-	if _, p.public, err = auth.WriteKey(p.dir, p.key); err != nil {
+	if _, p.public, err = keys.Write(p.dir, p.key); err != nil {
 		t.Fatal(err)
 	}
 	v, err := tokenAuth{Keys: []string{p.public}, Issuer: defaultIssuer}.verifier(auth.MetadataAudience, nil)

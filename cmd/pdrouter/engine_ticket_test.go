@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
+	"pdrouter/auth/records"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
@@ -25,7 +27,7 @@ type ticketPlant struct {
 	plant
 	clients string            // base URL of the gateway's OpenAI routes
 	urls    map[string]string // of the engines'
-	records *auth.Records     // what the gateway signs with
+	records *records.Records  // what the gateway signs with
 	runs    map[string]metadata.Incarnation
 	trusted string // the folder with the record keys that the engines trust
 	gateway string // the file in it with the gateway's key
@@ -34,10 +36,10 @@ type ticketPlant struct {
 func newTicketPlant(t *testing.T) *ticketPlant {
 	t.Helper()
 	p := &ticketPlant{plant: plant{dir: t.TempDir()}, urls: map[string]string{}, runs: map[string]metadata.Incarnation{}}
-	newKey := func(dir string) (key *auth.Key, private, public string) {
-		key, err := auth.GenerateKey(auth.EdDSA)
+	newKey := func(dir string) (key *keys.Key, private, public string) {
+		key, err := keys.Generate(keys.EdDSA)
 		if err == nil {
-			private, public, err = auth.WriteKey(filepath.Join(p.dir, dir), key)
+			private, public, err = keys.Write(filepath.Join(p.dir, dir), key)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -58,11 +60,11 @@ func newTicketPlant(t *testing.T) *ticketPlant {
 		}
 	}
 	p.key, _, p.public = newKey("agents")
-	trusted, err := auth.NewKeys(own)
+	trusted, err := keys.Trust(own)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.records, err = auth.NewRecords(own, trusted); err != nil {
+	if p.records, err = records.New(own, trusted); err != nil {
 		t.Fatal(err)
 	}
 	ports, err := freeAddresses(6)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 // splitList cuts a comma-separated flag; the empty string is the empty list.
@@ -37,14 +37,14 @@ func emptyLists(c *cobra.Command, names ...string) error {
 func newKeyCommand() *cobra.Command {
 	c := &cobra.Command{Use: "new", Short: "Make one key pair.", Args: cobra.NoArgs}
 	dir := c.Flags().String("out", "", "`folder` of the two files, made if need be")
-	algorithm := c.Flags().String("algorithm", auth.EdDSA, "of the key's tokens: EdDSA, ES256 or RS256; records and tickets need EdDSA")
+	algorithm := c.Flags().String("algorithm", keys.EdDSA, "of the key's tokens: EdDSA, ES256 or RS256; records and tickets need EdDSA")
 	required(c, "out")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		k, err := auth.GenerateKey(*algorithm)
+		k, err := keys.Generate(*algorithm)
 		if err != nil {
 			return err
 		}
-		private, public, err := auth.WriteKey(*dir, k)
+		private, public, err := keys.Write(*dir, k)
 		if err != nil {
 			return err
 		}

@@ -8,7 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pdrouter/auth"
+	"pdrouter/auth/keys"
+	"pdrouter/auth/rotate"
 )
 
 const rotateAbout = `Replaces the key that signs tokens, without a valid token being refused:
@@ -34,7 +35,7 @@ DIR/next.jwk included. Valid tokens of those keys are refused from then on: mint
 func rotateCommand() *cobra.Command {
 	c := &cobra.Command{Use: "rotate", Short: "Replace the key that signs tokens, without a valid token being refused.", Long: rotateAbout, Args: cobra.NoArgs}
 	f := c.Flags()
-	var r auth.Rotation
+	var r rotate.Rotation
 	f.StringVar(&r.Dir, "dir", "", "folder of the keys, made if need be")
 	f.StringVar(&r.Algorithm, "algorithm", "", "of the new key: EdDSA, ES256 or RS256; default that of the current key, or EdDSA")
 	f.DurationVar(&r.PublishAhead, "publish-ahead", 6*time.Minute, "how long the new key is published before it signs: longer than verifiers take to read the keys again (key sets 5m, key files 10s)")
@@ -48,8 +49,8 @@ func rotateCommand() *cobra.Command {
 	return c
 }
 
-func rotateKeys(ctx context.Context, r auth.Rotation, out io.Writer) error {
-	r.Waiting = func(next *auth.Key, d time.Duration) {
+func rotateKeys(ctx context.Context, r rotate.Rotation, out io.Writer) error {
+	r.Waiting = func(next *keys.Key, d time.Duration) {
 		fmt.Fprintf(out, "published %s; it signs in %v (if you stop this, another call goes on)\n", next.ID, d.Round(time.Second))
 	}
 	done, err := r.Rotate(ctx)

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 // field returns the second word of the line that begins with name.
@@ -26,7 +26,7 @@ func field(t *testing.T, out, name string) string {
 }
 
 func TestKeysNewOfEveryAlgorithm(t *testing.T) {
-	for _, algorithm := range []string{auth.EdDSA, auth.ES256, auth.RS256} {
+	for _, algorithm := range []string{keys.EdDSA, keys.ES256, keys.RS256} {
 		dir := t.TempDir()
 		out := call(t, "keys", "new", "--algorithm", algorithm, "--out", dir)
 		token := filepath.Join(dir, "token")

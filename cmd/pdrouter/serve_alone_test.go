@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 	"pdrouter/metadata"
 	"pdrouter/router"
 )
@@ -21,11 +22,11 @@ import (
 // record without a connector, is left out, with a reason and no error: decode serves alone.
 func TestModelWithoutConnectorIsServedAlone(t *testing.T) {
 	dir := t.TempDir()
-	key, err := auth.GenerateKey(auth.EdDSA)
+	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	private, public, err := auth.WriteKey(filepath.Join(dir, "keys"), key)
+	private, public, err := keys.Write(filepath.Join(dir, "keys"), key)
 	if err != nil {
 		t.Fatal(err)
 	}

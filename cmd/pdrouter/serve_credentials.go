@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 const (
@@ -46,7 +46,7 @@ func (r *reloads) stats() reloadStats {
 
 // issuerSet is the key set that an issuer publishes, for tokens of one audience.
 type issuerSet struct {
-	*auth.JWKS
+	*keys.JWKS
 	audience, issuer string
 }
 

@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"pdrouter/router/config"
 	"strings"
 	"testing"
+
+	"pdrouter/router/config"
 )
 
 // TestEnginesFilesNameNoOtherKeys has whoever writes a file of engines, or may add engines, name files of the gateway's.
@@ -54,7 +55,7 @@ func TestEnginesFilesNameNoOtherKeys(t *testing.T) {
 			here := listOf{"m", "engines"}
 			for what, r := range map[string]roster{
 				"a file":           {found: map[listOf]found{here: {from: fromFile, engines: []config.Engine{e}}}},
-				"an administrator": {records: records{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e}}},
+				"an administrator": {records: recordsByEngine{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e}}},
 			} {
 				_, all, out := r.merge(config.Config{Models: []config.Model{way.m}})
 				if _, taken := find(all, "x"); taken != way.want || taken == (len(out) > 0) {

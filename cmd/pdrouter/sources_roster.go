@@ -3,11 +3,12 @@ package main
 import (
 	"fmt"
 	"path/filepath"
-	"pdrouter/router/config"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
+
+	"pdrouter/router/config"
 )
 
 // listOf names one list of engines: prefill, decode or engines of a model.
@@ -94,12 +95,12 @@ func (r record) wanted() string {
 	return "nothing"
 }
 
-// records are the latest of each engine, by its name.
-type records map[string]record
+// recordsByEngine are the latest of each engine, by its name.
+type recordsByEngine map[string]record
 
 // merged returns what stands of two, and whether that is another than r.
-func (r records) merged(others records) (records, bool) {
-	out, other := make(records, len(r)), false
+func (r recordsByEngine) merged(others recordsByEngine) (recordsByEngine, bool) {
+	out, other := make(recordsByEngine, len(r)), false
 	for name, rec := range r {
 		out[name] = rec
 	}
@@ -114,7 +115,7 @@ func (r records) merged(others records) (records, bool) {
 // roster is all that is known of engines besides the configuration file, at one moment.
 type roster struct {
 	found   map[listOf]found
-	records records
+	records recordsByEngine
 	keyless map[string]string // files with credentials that cannot be read, and why
 	gone    map[string]int64  // engines that were removed and have no more requests here, with the At of the record
 }

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func engineOf(name string) config.Engine {
@@ -56,7 +56,7 @@ func TestRosterMerges(t *testing.T) {
 			{"b/c", "engines"}:  {from: fromFile, engines: []config.Engine{engineOf("p1"), engineOf("e1"), {Name: "e2", URL: "http://e2:1", Control: "http://e2:2"}}},
 			{"gone", "engines"}: {from: fromFile, engines: []config.Engine{engineOf("x")}},
 		},
-		records: records{
+		records: recordsByEngine{
 			"d0":    {Engine: "d0", Drain: drainOn},
 			"d1":    {Engine: "d1", Drain: drainOff},
 			"p1":    {Engine: "p1", Model: "a", List: "decode", Entry: entry(engineOf("p1"))},
@@ -124,7 +124,7 @@ func TestRosterIsAlwaysSound(t *testing.T) {
 			return e
 		}
 		cfg := twoModels()
-		r := roster{found: map[listOf]found{}, records: records{}, gone: map[string]int64{}}
+		r := roster{found: map[listOf]found{}, records: recordsByEngine{}, gone: map[string]int64{}}
 		for _, at := range []listOf{{"a", "prefill"}, {"a", "decode"}, {"b/c", "engines"}, {"none", "decode"}} {
 			f := found{from: fromDNS, leaving: map[string]bool{}}
 			for range random.IntN(4) {
@@ -174,7 +174,7 @@ func TestRosterIsAlwaysSound(t *testing.T) {
 func TestRecordsConverge(t *testing.T) {
 	for seed := range uint64(1000) {
 		random := rand.New(rand.NewPCG(seed, 5))
-		gateways := make([]records, 3)
+		gateways := make([]recordsByEngine, 3)
 		for range 30 {
 			i, j := random.IntN(3), random.IntN(3)
 			name := fmt.Sprint("e", random.IntN(4))
@@ -182,7 +182,7 @@ func TestRecordsConverge(t *testing.T) {
 
 			rec.Removed = strings.HasSuffix(rec.By, "1")
 			rec.Drain = drainWish(rec.By)
-			gateways[i], _ = gateways[i].merged(records{name: rec})
+			gateways[i], _ = gateways[i].merged(recordsByEngine{name: rec})
 			gateways[j], _ = gateways[j].merged(gateways[i])
 		}
 		for range 2 {
@@ -213,7 +213,7 @@ func TestRecordOutlivesItsFormat(t *testing.T) {
 	if !other.learn(w.board.(*fakeBoard).facts) {
 		t.Fatal("nothing was learnt")
 	}
-	if diff := cmp.Diff(other.all(), records{"x": rec}); diff != "" {
+	if diff := cmp.Diff(other.all(), recordsByEngine{"x": rec}); diff != "" {
 		t.Error("(-got +want):\n" + diff)
 	}
 }
@@ -226,7 +226,7 @@ func TestRosterKeepsRanksApart(t *testing.T) {
 	one := engineOf("one")
 	one.DataParallel = 2
 	cfg := config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{one, engineOf("two.dp1")}}}}
-	r := roster{records: records{"one.dp0": {Engine: "one.dp0", Model: "m", List: "engines", Entry: &rank}, "two": {Engine: "two", Model: "m", List: "engines", Entry: &ranks}}}
+	r := roster{records: recordsByEngine{"one.dp0": {Engine: "one.dp0", Model: "m", List: "engines", Entry: &rank}, "two": {Engine: "two", Model: "m", List: "engines", Entry: &ranks}}}
 	got, _, out := r.merge(cfg)
 	if err := got.Validate(); err != nil || len(out) != 2 || len(got.Models[0].Engines) != 2 {
 		t.Errorf("%v, left out %v; want both left out", err, out)
@@ -236,7 +236,7 @@ func TestRosterKeepsRanksApart(t *testing.T) {
 // TestRosterTellsMachinesApart has a record of an engine that was added and removed, whose name another machine of the file has.
 func TestRosterTellsMachinesApart(t *testing.T) {
 	e := engineOf("x")
-	r := roster{records: records{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e, Removed: true, At: 5}}, gone: map[string]int64{"x": 5}}
+	r := roster{records: recordsByEngine{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e, Removed: true, At: 5}}, gone: map[string]int64{"x": 5}}
 	for url, want := range map[string]int{e.URL: 0, "http://another:9": 1} {
 		got, _, _ := r.merge(config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "x", URL: url}}}}})
 		if n := len(got.Models[0].Engines); n != want {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 // tokenAbout says how tokens reach these commands: those in arguments are seen by everybody on the machine.
@@ -57,13 +58,13 @@ func mintCommand() *cobra.Command {
 			return err
 		}
 		if *confirm != "" {
-			if g.Confirm, err = auth.LoadKey(*confirm); err != nil {
+			if g.Confirm, err = keys.Load(*confirm); err != nil {
 				return err
 			}
 		}
-		load, file := auth.LoadKey, *keyFile
+		load, file := keys.Load, *keyFile
 		if *secret != "" {
-			load, file = auth.DevelopmentKey, *secret
+			load, file = keys.DevelopmentSecret, *secret
 		}
 		key, err := load(file)
 		if err != nil {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
+	"pdrouter/auth/records"
 	"pdrouter/metadata"
 )
 
@@ -127,7 +129,7 @@ func TestKeysAPIAdmitsItsBearer(t *testing.T) {
 // An agent with a token from the command line publishes and reads over the real routes.
 func TestAgentsAuthorizerOverTheRoutes(t *testing.T) {
 	private, public := makeKey(t, filepath.Join(t.TempDir(), "keys"))
-	trusted, err := auth.LoadKeys(public)
+	trusted, err := keys.LoadTrusted(public)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,11 +141,11 @@ func TestAgentsAuthorizerOverTheRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := auth.LoadKey(private)
+	own, err := keys.Load(private)
 	if err != nil {
 		t.Fatal(err)
 	}
-	records, err := auth.NewRecords(own, trusted)
+	records, err := records.New(own, trusted)
 	if err != nil {
 		t.Fatal(err)
 	}

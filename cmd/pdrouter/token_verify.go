@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdrouter/auth"
+	"pdrouter/auth/keys"
 )
 
 // verifyCommand tells an operator whether a gateway with these keys would accept a token, and if not, why: which is more
@@ -20,7 +21,7 @@ func verifyCommand() *cobra.Command {
 	c := &cobra.Command{Use: "verify", Short: "Say whether a gateway with these keys would accept a token, and why not.", Args: cobra.NoArgs}
 	f := c.Flags()
 	var cfg auth.VerifierConfig
-	keys := f.String("keys", "", "files or folders of the trusted keys, with commas between")
+	keyFiles := f.String("keys", "", "files or folders of the trusted keys, with commas between")
 	set := f.String("jwks", "", "file or URL of the issuer's key set, in place of --keys")
 	kind := f.String("kind", kindOwn, "what the issuer's tokens look like: pdrouter, kubernetes or spiffe")
 	file := f.String("token", "", "file with the token; default the standard input")
@@ -32,9 +33,9 @@ func verifyCommand() *cobra.Command {
 	c.MarkFlagsMutuallyExclusive("keys", "jwks")
 	required(c, "audience")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		i := issuerAuth{Issuer: cfg.Issuer, Kind: *kind, MaxLifetime: cfg.MaxLifetime, Keys: splitList(*keys)}
+		i := issuerAuth{Issuer: cfg.Issuer, Kind: *kind, MaxLifetime: cfg.MaxLifetime, Keys: splitList(*keyFiles)}
 		if *set != "" {
-			i.JWKS = auth.JWKSConfig{URL: *set}
+			i.JWKS = keys.JWKSConfig{URL: *set}
 		}
 		token, err := readToken(*file, c.InOrStdin())
 		if err != nil {

@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/nixl", "internal/cuda", "metadata", "metadata/handshake", "metadata/redisstore", "auth", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/nixl", "internal/cuda", "metadata", "metadata/handshake", "metadata/redisstore", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -62,7 +62,7 @@ func Packages() map[string]Package {
 		// What permits one transfer: gateways sign it, engines check it.
 		"kvplane/ticket": {Ours: []string{"kvplane/transfer", "metadata"}},
 		// The plane for engines in other languages: what internal/refengine does for itself, and its C interface.
-		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/control", "kvplane/ticket", "kvplane/nixl", "metadata", "auth", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
+		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/control", "kvplane/ticket", "kvplane/nixl", "metadata", "auth", "auth/keys", "auth/records", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
 		"kvplane/capi":  {Ours: []string{"kvplane", "kvplane/embed", "metadata"}},
 		"kvplane/nixl":  {Outside: []string{"github.com/ebitengine/purego"}},
 		"internal/cuda": {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
@@ -84,24 +84,32 @@ func Packages() map[string]Package {
 		// A leaf each: JSON that all readers understand alike; files that are there whole or not at all.
 		"auth/internal/strictjson": {},
 		"auth/internal/files":      {},
-		"auth": { // go-jose reads keys of every kind, and key sets
+		"auth/keys": { // go-jose reads keys of every kind, and key sets
 			Ours:    []string{"auth/internal/files", "auth/internal/strictjson"},
-			Outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/go-jose/go-jose/v4"},
+			Outside: []string{"github.com/go-jose/go-jose/v4"},
 		},
-		"internal/limits": {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
+		"auth/rotate":  {Ours: []string{"auth/internal/files", "auth/keys"}},
+		"auth/records": {Ours: []string{"auth/keys"}},
+		"auth": {
+			Ours:    []string{"auth/internal/files", "auth/internal/strictjson", "auth/keys"},
+			Outside: []string{"github.com/golang-jwt/jwt/v5"},
+		},
+		"auth/internal/keytest":  {Ours: []string{"auth/keys"}}, // both are for tests alone
+		"auth/internal/authtest": {Ours: []string{"auth", "auth/keys"}},
+		"internal/limits":        {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		// One strict reader words the mistakes of every YAML file alike.
 		"policies":          {Ours: []string{"internal/yamlfile"}},
 		"policies/prefixes": {}, // what engines are thought to have: the state that policies itself has none of
 		"internal/yamlfile": {Outside: []string{"go.yaml.in/yaml/v3"}},
 		"bench": { // router and policies: what they do without sockets
-			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "kvplane", "kvplane/nixl", "metadata", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
+			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "auth/keys", "auth/records", "kvplane", "kvplane/nixl", "metadata", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
 			Outside: []string{"github.com/valyala/fasthttp", "github.com/golang-jwt/jwt/v5"}, // the peers of what is measured
 		},
 		"internal/refengine": {
 			Ours:    []string{"metadata", "kvplane", "kvplane/control", "kvplane/ticket"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
-		"internal/pdkvtest": {Ours: []string{"auth", "kvplane", "kvplane/ticket", "metadata"}}, // a gateway and the library for tests
+		"internal/pdkvtest": {Ours: []string{"auth", "auth/keys", "auth/records", "kvplane", "kvplane/ticket", "metadata"}}, // a gateway and the library for tests
 		// A gateway among fake engines, for tests of the whole.
 		"internal/routertest": {Ours: []string{"router", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/openai", "router/report", "auth", "kvplane", "kvplane/control", "metadata", "policies"}},
 		"internal/background": {},

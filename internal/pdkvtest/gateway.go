@@ -14,7 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"pdrouter/auth"
+	"pdrouter/auth/keys"
+	"pdrouter/auth/records"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
@@ -25,26 +26,26 @@ type Gateway struct {
 	URL     string
 	Store   *metadata.Memory
 	Keys    string // the file of the public key with which it signs: record_keys of its engines
-	records *auth.Records
+	records *records.Records
 	dir     string
 }
 
 // NewGateway starts a gateway that ends with the test.
 func NewGateway(t testing.TB) *Gateway {
 	t.Helper()
-	key, err := auth.GenerateKey(auth.EdDSA)
+	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	trusted, err := auth.NewKeys(key)
+	trusted, err := keys.Trust(key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	g := &Gateway{Store: metadata.NewMemory(), dir: t.TempDir()}
-	if _, g.Keys, err = auth.WriteKey(filepath.Join(g.dir, "keys"), key); err != nil {
+	if _, g.Keys, err = keys.Write(filepath.Join(g.dir, "keys"), key); err != nil {
 		t.Fatal(err)
 	}
-	if g.records, err = auth.NewRecords(key, trusted); err != nil {
+	if g.records, err = records.New(key, trusted); err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)

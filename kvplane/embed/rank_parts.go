@@ -7,21 +7,22 @@ import (
 	"slices"
 	"time"
 
-	"pdrouter/auth"
+	"pdrouter/auth/keys"
+	"pdrouter/auth/records"
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
 )
 
 // newClient speaks to the gateway's metadata routes.
 func newClient(g Gateway, wire *http.Transport) (*metadata.Client, *keyFiles, error) {
-	keys := &keyFiles{}
-	records, err := keys.records(g)
+	trusted := &keyFiles{}
+	checker, err := trusted.records(g)
 	if err != nil {
 		return nil, nil, err
 	}
 	var trust metadata.Voucher
-	if records != nil {
-		trust = records
+	if checker != nil {
+		trust = checker
 	}
 	token := metadata.TokenFile(g.TokenFile)
 	if _, err := token(); err != nil {
@@ -32,28 +33,28 @@ func newClient(g Gateway, wire *http.Transport) (*metadata.Client, *keyFiles, er
 		return nil, nil, wrong(Refused, "embed: gateway: %w", err)
 	}
 	if g.SignKey == "" {
-		return client, keys, nil
+		return client, trusted, nil
 	}
-	key, err := auth.LoadKey(g.SignKey)
+	key, err := keys.Load(g.SignKey)
 	if err != nil {
 		return nil, nil, wrong(Refused, "embed: gateway.sign_key: %w", err)
 	}
-	signer, err := auth.AgentSigner(key)
+	signer, err := records.AgentSigner(key)
 	if err != nil {
 		return nil, nil, wrong(Refused, "embed: gateway.sign_key: %w", err)
 	}
 	client.SignWith(signer)
-	return client, keys, nil
+	return client, trusted, nil
 }
 
 // keyFiles are public keys that are read again, so that keys can be rotated under a running engine.
-type keyFiles struct{ sets []*auth.Keys }
+type keyFiles struct{ sets []*keys.Trusted }
 
 // reloadEvery is how often. It bounds how long a key that was withdrawn is still trusted.
 const reloadEvery = 10 * time.Second
 
 // records checks what gateways sign, records and tickets; nil if no keys are configured for that.
-func (k *keyFiles) records(g Gateway) (*auth.Records, error) {
+func (k *keyFiles) records(g Gateway) (*records.Records, error) {
 	if len(g.RecordKeys) == 0 {
 		return nil, nil
 	}
@@ -61,15 +62,15 @@ func (k *keyFiles) records(g Gateway) (*auth.Records, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := auth.NewRecords(nil, set)
+	r, err := records.New(nil, set)
 	if err != nil {
 		return nil, wrong(Refused, "embed: gateway.record_keys: %w", err)
 	}
 	return r, nil
 }
 
-func (k *keyFiles) load(paths []string) (*auth.Keys, error) {
-	set, err := auth.LoadKeys(paths...)
+func (k *keyFiles) load(paths []string) (*keys.Trusted, error) {
+	set, err := keys.LoadTrusted(paths...)
 	if err != nil {
 		return nil, wrong(Refused, "embed: keys: %w", err)
 	}

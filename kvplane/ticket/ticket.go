@@ -27,7 +27,7 @@ type Ticket struct {
 	Valid   time.Duration // for how long from then; whole milliseconds
 }
 
-// Signer signs tickets and nothing else: it puts a context of its own before the payload. auth.Records.Tickets returns one.
+// Signer signs tickets and nothing else: it puts a context of its own before the payload. records.Records.Tickets returns one.
 type Signer interface {
 	Sign(payload []byte) (keyID string, signature []byte, err error)
 }

@@ -14,7 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"pdrouter/auth"
+	"pdrouter/auth/keys"
+	"pdrouter/auth/records"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
@@ -28,7 +29,7 @@ func aTicket() ticket.Ticket {
 }
 
 // gateway is the record key of one gateway, made of a seed, for readers who trust it alone.
-func gateway(t testing.TB, seed byte) *auth.Records {
+func gateway(t testing.TB, seed byte) *records.Records {
 	t.Helper()
 	private := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{seed}, ed25519.SeedSize))
 	text := base64.RawURLEncoding.EncodeToString
@@ -37,15 +38,15 @@ func gateway(t testing.TB, seed byte) *auth.Records {
 	if err := os.WriteFile(path, []byte(jwk), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	key, err := auth.LoadKey(path)
+	key, err := keys.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := auth.NewKeys(key)
+	keys, err := keys.Trust(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := auth.NewRecords(key, keys)
+	r, err := records.New(key, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +96,7 @@ func TestTicketBytes(t *testing.T) {
 
 func TestTicketRoundTrip(t *testing.T) {
 	want := aTicket()
-	for _, g := range []*auth.Records{gateway(t, 0x11), gateway(t, 0x22)} {
+	for _, g := range []*records.Records{gateway(t, 0x11), gateway(t, 0x22)} {
 		got, err := ticket.Open(sign(t, want, g.Tickets()), g.Tickets())
 		if err != nil {
 			t.Fatal(err)
@@ -187,7 +188,7 @@ func TestTicketRoom(t *testing.T) {
 
 // named gives a key another id.
 type named struct {
-	*auth.Domain
+	*records.Domain
 	id string
 }
 

@@ -15,7 +15,7 @@ import (
 	"pdrouter/router/connector"
 )
 
-// Signer signs the tickets of a gateway and nothing else (auth.Records.Tickets). It must not block and be safe for concurrent use.
+// Signer signs the tickets of a gateway and nothing else (records.Records.Tickets). It must not block and be safe for concurrent use.
 type Signer = ticket.Signer
 
 // Transfers tells engines of connector kvplane of single transfers. It is safe for concurrent use.

@@ -1,4 +1,4 @@
-package auth
+package keys
 
 import (
 	"encoding/json"
@@ -13,18 +13,18 @@ import (
 
 const maxJWKS = 256 << 10 // bytes
 
-// jwksAnswer is what a set has.
-type jwksAnswer struct {
-	keys    map[string]*Key // that tokens can be checked with
-	others  int             // that were passed over
-	doubled []string        // ids of several usable keys, sorted: none of these holds, and all count among the others
+// ParsedJWKS is what a set has.
+type ParsedJWKS struct {
+	Keys    map[string]*Key // that tokens can be checked with
+	Others  int             // that were passed over
+	Doubled []string        // ids of several usable keys, sorted: none of these holds, and all count among the others
 }
 
-// parseJWKS reads a set (RFC 7517 §5). What no token can be checked with is passed over, as a set may serve others too:
+// ParseJWKS reads a set (RFC 7517 §5). What no token can be checked with is passed over, as a set may serve others too:
 // keys for encryption, symmetric and private ones, of other types or sizes, without a kid. So are keys of different bytes
 // with one id: which of them holds would be up to chance. A set without a usable key is an error.
-func parseJWKS(b []byte) (jwksAnswer, error) {
-	var got jwksAnswer
+func ParseJWKS(b []byte) (ParsedJWKS, error) {
+	var got ParsedJWKS
 	if len(b) > maxJWKS {
 		return got, fmt.Errorf("more than %d bytes", maxJWKS)
 	}
@@ -46,22 +46,22 @@ func parseJWKS(b []byte) (jwksAnswer, error) {
 	for i, one := range list {
 		k := usableJWK(one, raw.Keys[i])
 		if k == nil {
-			got.others++
+			got.Others++
 		} else {
 			byID[k.ID] = append(byID[k.ID], k)
 		}
 	}
-	got.keys = map[string]*Key{}
+	got.Keys = map[string]*Key{}
 	for id, same := range byID {
-		if slices.ContainsFunc(same, func(k *Key) bool { return !k.same(same[0]) }) {
-			got.others += len(same)
-			got.doubled = append(got.doubled, id)
+		if slices.ContainsFunc(same, func(k *Key) bool { return !k.Equal(same[0]) }) {
+			got.Others += len(same)
+			got.Doubled = append(got.Doubled, id)
 			continue
 		}
-		got.keys[id] = same[0].Public()
+		got.Keys[id] = same[0].Public()
 	}
-	slices.Sort(got.doubled)
-	if len(got.keys) == 0 {
+	slices.Sort(got.Doubled)
+	if len(got.Keys) == 0 {
 		return got, fmt.Errorf("no usable key among %d", len(list))
 	}
 	return got, nil
@@ -84,10 +84,10 @@ func usableJWK(one any, b []byte) *Key {
 }
 
 // JWKS returns the set as a key set (RFC 7517 §5) for others to check tokens with, sorted by id.
-func (k *Keys) JWKS() ([]byte, error) {
+func (k *Trusted) JWKS() ([]byte, error) {
 	var set jose.JSONWebKeySet
 	for _, id := range k.IDs() {
-		key, ok := k.find(id)
+		key, ok := k.Find(id)
 		if !ok || key.Development() {
 			return nil, fmt.Errorf("auth: key set: key %s has no public part", id)
 		}

@@ -1,19 +1,24 @@
-package auth
+package records
 
-import "testing"
+import (
+	"testing"
+
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
+)
 
 // TestDomainsAreSeparate offers the signature of each domain for the same payload in every other: no record passes for a ticket, and
 // no ticket for a record. The keys are the same in all.
 func TestDomainsAreSeparate(t *testing.T) {
-	key, err := GenerateKey(EdDSA)
+	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	trusted, err := NewKeys(key)
+	trusted, err := keys.Trust(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	records, err := NewRecords(key, trusted)
+	records, err := New(key, trusted)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,12 +54,18 @@ func TestDomainsAreSeparate(t *testing.T) {
 
 // TestWithdrawnKeyChecksNothing: a domain goes by the keys that are trusted now.
 func TestWithdrawnKeyChecksNothing(t *testing.T) {
-	key, other := newKey(t, "k1"), newKey(t, "k2")
-	trusted, err := NewKeys(key, other)
+	key, other := keytest.New(t, "k1"), keytest.New(t, "k2")
+	dir := t.TempDir()
+	for _, k := range []*keys.Key{key, other} {
+		if _, _, err := keys.Write(dir, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	trusted, err := keys.LoadTrusted(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	records, err := NewRecords(key, trusted)
+	records, err := New(key, trusted)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,11 +76,10 @@ func TestWithdrawnKeyChecksNothing(t *testing.T) {
 	if err := records.Tickets().Verify(id, []byte("x"), signature); err != nil {
 		t.Error(err)
 	}
-	set, err := NewKeys(other)
-	if err != nil {
+	keytest.Remove(t, dir, key)
+	if err := trusted.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	trusted.set.Store(set.current())
 	if records.Tickets().Verify(id, []byte("x"), signature) == nil {
 		t.Error("a key that was withdrawn checks a ticket")
 	}

@@ -1,4 +1,4 @@
-package auth
+package keys
 
 import (
 	"bytes"
@@ -13,11 +13,11 @@ const (
 	developmentKeyID = "development"
 )
 
-// DevelopmentKey reads a secret that signs and checks tokens with HS256. Whoever can check such a token can make one, so
+// DevelopmentSecret reads a secret that signs and checks tokens with HS256. Whoever can check such a token can make one, so
 // it is for trying things out on one machine, and never stands beside another key. The secret is all of the file but
 // space about it: at least 32 bytes, in a file that others may not read. The tokens' kid is "development".
-func DevelopmentKey(secretFile string) (*Key, error) {
-	b, mode, err := files.ReadBounded(secretFile, maxKeyFile)
+func DevelopmentSecret(secretFile string) (*Key, error) {
+	b, mode, err := files.ReadBounded(secretFile, MaxFile)
 	if err != nil {
 		return nil, fmt.Errorf("auth: development secret %s: %w", secretFile, err)
 	}

@@ -1,4 +1,4 @@
-package auth
+package keys
 
 import (
 	"context"
@@ -16,21 +16,21 @@ import (
 const maxJWKSHeader = 64 << 10 // bytes
 
 // fetch asks for the set once. It takes no longer than the timeout and reads no more than a set may have.
-func (j *JWKS) fetch(ctx context.Context) (jwksAnswer, error) {
+func (j *JWKS) fetch(ctx context.Context) (ParsedJWKS, error) {
 	if j.cfg.file() {
 		b, _, err := files.ReadBounded(j.cfg.URL, maxJWKS)
 		if err != nil {
-			return jwksAnswer{}, err
+			return ParsedJWKS{}, err
 		}
-		return parseJWKS(b)
+		return ParseJWKS(b)
 	}
 	ctx, cancel := context.WithTimeout(ctx, j.cfg.Timeout)
 	defer cancel()
 	b, err := j.get(ctx)
 	if err != nil {
-		return jwksAnswer{}, err
+		return ParsedJWKS{}, err
 	}
-	return parseJWKS(b)
+	return ParseJWKS(b)
 }
 
 // get calls the transport itself, so that no redirect is followed.
@@ -42,7 +42,7 @@ func (j *JWKS) get(ctx context.Context) ([]byte, error) {
 	r.Header.Set("Accept", "application/jwk-set+json, application/json")
 	r.Header.Set("User-Agent", "pdrouter")
 	if j.cfg.TokenFile != "" {
-		b, _, err := files.ReadBounded(j.cfg.TokenFile, maxKeyFile)
+		b, _, err := files.ReadBounded(j.cfg.TokenFile, MaxFile)
 		if err != nil {
 			return nil, fmt.Errorf("token file: %w", err)
 		}

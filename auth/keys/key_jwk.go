@@ -1,4 +1,4 @@
-package auth
+package keys
 
 import (
 	"bytes"
@@ -10,12 +10,15 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
+// MaxID is how many bytes the id of a key may have.
+const MaxID = 128
+
 // parseJWK reads a key (RFC 7517, 7518, 8037) from its bytes and from what strictjson.Object found in them. A key without
 // alg has the one that its type allows.
 func parseJWK(m map[string]any, b []byte) (*Key, error) {
 	id, _ := m["kid"].(string)
-	if id == "" || len(id) > maxKeyID {
-		return nil, fmt.Errorf("kid has %d bytes; want 1 to %d", len(id), maxKeyID)
+	if id == "" || len(id) > MaxID {
+		return nil, fmt.Errorf("kid has %d bytes; want 1 to %d", len(id), MaxID)
 	}
 	if kty, _ := m["kty"].(string); kty != "OKP" && kty != "EC" && kty != "RSA" {
 		return nil, fmt.Errorf("kty is %.20q; want OKP, EC or RSA", kty)
@@ -43,8 +46,8 @@ func parseJWK(m map[string]any, b []byte) (*Key, error) {
 	return k, nil
 }
 
-// jwk returns the key as the text of a file, with its private part if it has one.
-func (k *Key) jwk() ([]byte, error) {
+// JWK returns the key as the text of a file, with its private part if it has one.
+func (k *Key) JWK() ([]byte, error) {
 	b, err := k.jose().MarshalJSON()
 	if err != nil {
 		return nil, errors.New("key cannot be written as a JWK")

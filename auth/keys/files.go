@@ -1,4 +1,4 @@
-package auth
+package keys
 
 import (
 	"errors"
@@ -14,42 +14,60 @@ import (
 	"time"
 )
 
-// Keys is a set of trusted public keys from files. Several at once are how keys rotate: add the new one everywhere,
+// Trusted is a set of trusted public keys from files. Several at once are how keys rotate: add the new one everywhere,
 // mint with it, withdraw the old one when its last token has ended. It is safe for concurrent use.
-type Keys struct {
+type Trusted struct {
 	paths []string
-	set   atomic.Pointer[keySet] // replaced whole
+	set   atomic.Pointer[Set] // replaced whole
 
 	mu   sync.Mutex
 	last map[string]*Key // what each file had when it was last sound
 }
 
-// KeySource is where a verifier finds the keys that it trusts: Keys from files, or an issuer's JWKS.
-type KeySource interface {
-	// current returns the keys that hold now. It does no I/O and does not wait.
-	current() *keySet
-	// missed hints that a token named a key which the set does not have, so that a source which can ask its issuer may
+// Source is where a verifier finds the keys that it trusts: Trusted from files, or an issuer's JWKS.
+type Source interface {
+	// Current returns the keys that hold now. It does no I/O and does not wait.
+	Current() *Set
+	// Missed hints that a token named a key which the set does not have, so that a source which can ask its issuer may
 	// do so sooner than planned. It never waits, and whoever calls it often gains nothing.
-	missed(kid string)
+	Missed(kid string)
 }
 
-// keySet is the keys that held at one moment. It is never changed: another set is another pointer, and voids every
+// Set is the keys that held at one moment. It is never changed: another set is another pointer, and voids every
 // verdict that was found under this one.
-type keySet struct {
+type Set struct {
 	byID map[string]*Key
 	// until is when the set is too old to be believed, because its issuer could not be asked for so long; zero is never.
 	until time.Time
 }
 
-// current implements KeySource.
-func (k *Keys) current() *keySet { return k.set.Load() }
+// NewSet returns a set of these keys, which is stale from until on; zero is never.
+func NewSet(until time.Time, of ...*Key) *Set {
+	s := &Set{byID: make(map[string]*Key, len(of)), until: until}
+	for _, k := range of {
+		s.byID[k.ID] = k
+	}
+	return s
+}
 
-// missed implements KeySource: files are read again by Reload alone.
-func (k *Keys) missed(string) {}
+// Find returns the key of that id.
+func (s *Set) Find(id string) (*Key, bool) {
+	key, ok := s.byID[id]
+	return key, ok
+}
 
-// NewKeys returns a set of the public parts of these keys.
-func NewKeys(keys ...*Key) (*Keys, error) {
-	k := &Keys{}
+// Stale reports whether the set is too old to be believed. at has a monotonic reading.
+func (s *Set) Stale(at time.Time) bool { return !s.until.IsZero() && !at.Before(s.until) }
+
+// Current implements Source.
+func (k *Trusted) Current() *Set { return k.set.Load() }
+
+// Missed implements Source: files are read again by Reload alone.
+func (k *Trusted) Missed(string) {}
+
+// Trust returns a set of the public parts of these keys.
+func Trust(keys ...*Key) (*Trusted, error) {
+	k := &Trusted{}
 	set := map[string]*Key{}
 	for _, key := range keys {
 		if err := add(set, key); err != nil {
@@ -59,13 +77,13 @@ func NewKeys(keys ...*Key) (*Keys, error) {
 	if len(set) == 0 {
 		return nil, errors.New("auth: keys: none given")
 	}
-	k.set.Store(&keySet{byID: set})
+	k.set.Store(&Set{byID: set})
 	return k, nil
 }
 
-// LoadKeys reads keys from files, and from the .jwk and .pem files of folders. Private parts are dropped.
-func LoadKeys(paths ...string) (*Keys, error) {
-	k := &Keys{paths: paths}
+// LoadTrusted reads keys from files, and from the .jwk and .pem files of folders. Private parts are dropped.
+func LoadTrusted(paths ...string) (*Trusted, error) {
+	k := &Trusted{paths: paths}
 	if err := k.Reload(); err != nil {
 		return nil, err
 	}
@@ -74,7 +92,7 @@ func LoadKeys(paths ...string) (*Keys, error) {
 
 // Reload reads the files again. Keys whose files are gone are gone, whatever else is wrong; a file that cannot be used
 // keeps the key it had. The error names all of these, and that no key is left.
-func (k *Keys) Reload() error {
+func (k *Trusted) Reload() error {
 	if k.paths == nil {
 		return nil
 	}
@@ -99,20 +117,20 @@ func (k *Keys) Reload() error {
 		return err // nobody begins with less than was named
 	}
 	k.last = found
-	if old == nil || !maps.EqualFunc(old.byID, set, (*Key).same) { // another pointer voids every verdict
-		k.set.Store(&keySet{byID: set})
+	if old == nil || !maps.EqualFunc(old.byID, set, (*Key).Equal) { // another pointer voids every verdict
+		k.set.Store(&Set{byID: set})
 	}
 	return err
 }
 
 // readLocked returns the key of each file. Who rotates keys renames files: if one has gone since its folder was read, the
 // folders are read again.
-func (k *Keys) readLocked() (found map[string]*Key, errs []error) {
+func (k *Trusted) readLocked() (found map[string]*Key, errs []error) {
 	for range 5 {
 		found, errs = map[string]*Key{}, nil
 		renamed := false
 		for _, path := range k.paths {
-			files, err := keyFiles(path)
+			files, err := FilesIn(path)
 			if err != nil {
 				errs = append(errs, err)
 				if !errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +138,7 @@ func (k *Keys) readLocked() (found map[string]*Key, errs []error) {
 				}
 			}
 			for _, file := range files {
-				key, err := LoadKey(file)
+				key, err := Load(file)
 				switch {
 				case err == nil:
 					found[file] = key
@@ -141,7 +159,7 @@ func (k *Keys) readLocked() (found map[string]*Key, errs []error) {
 }
 
 // keepLocked takes over what is known of a file, or of the files of a folder.
-func (k *Keys) keepLocked(found map[string]*Key, path string) {
+func (k *Trusted) keepLocked(found map[string]*Key, path string) {
 	for file, key := range k.last {
 		if file == path || filepath.Dir(file) == filepath.Clean(path) {
 			found[file] = key
@@ -151,7 +169,7 @@ func (k *Keys) keepLocked(found map[string]*Key, path string) {
 
 // add puts the public part of a key into a set. Two files may hold the same key, but not two keys of one id.
 func add(set map[string]*Key, key *Key) error {
-	if old := set[key.ID]; old != nil && !old.same(key) {
+	if old := set[key.ID]; old != nil && !old.Equal(key) {
 		return fmt.Errorf("two keys have the id %s", key.ID)
 	}
 	for _, other := range set {
@@ -163,7 +181,7 @@ func add(set map[string]*Key, key *Key) error {
 	return nil
 }
 
-func keyFiles(path string) ([]string, error) {
+func FilesIn(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -185,9 +203,7 @@ func keyFiles(path string) ([]string, error) {
 }
 
 // IDs returns the ids of the keys, sorted.
-func (k *Keys) IDs() []string { return slices.Sorted(maps.Keys(k.current().byID)) }
+func (k *Trusted) IDs() []string { return slices.Sorted(maps.Keys(k.Current().byID)) }
 
-func (k *Keys) find(id string) (*Key, bool) {
-	key, ok := k.current().byID[id]
-	return key, ok
-}
+// Find returns the key of that id.
+func (k *Trusted) Find(id string) (*Key, bool) { return k.Current().Find(id) }

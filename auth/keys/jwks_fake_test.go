@@ -1,4 +1,4 @@
-package auth
+package keys_test
 
 import (
 	"context"
@@ -8,6 +8,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
 )
 
 // fakeIssuer serves a key set over real HTTP, on connections in memory, so that it can be in a bubble.
@@ -21,7 +24,7 @@ type fakeIssuer struct {
 }
 
 // newFakeIssuer starts an issuer with these keys; it ends with the test.
-func newFakeIssuer(t *testing.T, keys ...*Key) *fakeIssuer {
+func newFakeIssuer(t *testing.T, keys ...*keys.Key) *fakeIssuer {
 	t.Helper()
 	f := &fakeIssuer{conns: make(chan net.Conn), done: make(chan struct{})}
 	f.publish(t, keys...)
@@ -75,7 +78,7 @@ func (f *fakeIssuer) will(answer http.HandlerFunc) {
 	f.answer = answer
 }
 
-func (f *fakeIssuer) publish(t *testing.T, keys ...*Key) { f.will(says(jwksOf(t, keys...))) }
+func (f *fakeIssuer) publish(t *testing.T, keys ...*keys.Key) { f.will(says(jwksOf(t, keys...))) }
 
 func (f *fakeIssuer) questions() []time.Time {
 	f.mu.Lock()
@@ -87,13 +90,9 @@ func says(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, body) }
 }
 
-func jwksOf(t testing.TB, keys ...*Key) string {
+func jwksOf(t testing.TB, of ...*keys.Key) string {
 	t.Helper()
-	set, err := NewKeys(keys...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := set.JWKS()
+	b, err := keytest.Trust(t, of...).JWKS()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package auth
+package keys
 
 import (
 	"bytes"
@@ -12,11 +12,11 @@ import (
 	"pdrouter/auth/internal/strictjson"
 )
 
-const maxKeyFile = 64 << 10 // bytes
+const MaxFile = 64 << 10 // bytes
 
-// WriteKey writes the key into dir: its private part as <kid>.jwk, readable by its owner alone, and its public part as
+// Write writes the key into dir: its private part as <kid>.jwk, readable by its owner alone, and its public part as
 // <kid>.pub.jwk. It makes dir if need be and never overwrites a file.
-func WriteKey(dir string, k *Key) (privatePath, publicPath string, err error) {
+func Write(dir string, k *Key) (privatePath, publicPath string, err error) {
 	if k.private == nil {
 		return "", "", fmt.Errorf("auth: %v has no private part", k)
 	}
@@ -31,7 +31,7 @@ func WriteKey(dir string, k *Key) (privatePath, publicPath string, err error) {
 }
 
 func writeJWK(path string, k *Key, mode os.FileMode) error {
-	b, err := k.jwk()
+	b, err := k.JWK()
 	if err != nil {
 		return fmt.Errorf("auth: %v: %w", k, err)
 	}
@@ -46,9 +46,9 @@ func writeJWK(path string, k *Key, mode os.FileMode) error {
 	return nil
 }
 
-// LoadKey reads an Ed25519, P-256 or RSA key from a JWK or PEM file. A JWK must say its alg; a PEM file's key has its
+// Load reads an Ed25519, P-256 or RSA key from a JWK or PEM file. A JWK must say its alg; a PEM file's key has its
 // thumbprint as id. A private key in a file that everybody may read is refused, and so is every symmetric key.
-func LoadKey(path string) (*Key, error) {
+func Load(path string) (*Key, error) {
 	k, err := loadKey(path)
 	if err != nil {
 		return nil, fmt.Errorf("auth: key file %s: %w", path, err)
@@ -57,11 +57,11 @@ func LoadKey(path string) (*Key, error) {
 }
 
 func loadKey(path string) (*Key, error) {
-	b, mode, err := files.ReadBounded(path, maxKeyFile)
+	b, mode, err := files.ReadBounded(path, MaxFile)
 	if err != nil {
 		return nil, err
 	}
-	k, err := parseKey(b)
+	k, err := Parse(b)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func loadKey(path string) (*Key, error) {
 	return k, nil
 }
 
-func parseKey(b []byte) (*Key, error) {
+func Parse(b []byte) (*Key, error) {
 	if block, rest := pem.Decode(b); block != nil {
 		return parsePEM(block, rest)
 	}

@@ -1,4 +1,4 @@
-package auth
+package rotate
 
 import (
 	"context"
@@ -9,6 +9,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
 )
 
 // leakedFolder returns a folder in which a rotation waits, with a retired key, a stray one and a damaged one, and the ids
@@ -16,24 +19,24 @@ import (
 func leakedFolder(t *testing.T) (dir string, ids []string) {
 	t.Helper()
 	dir = t.TempDir()
-	ids = append(ids, rotate(t, Rotation{Dir: dir, Algorithm: ES256, RetireAfter: time.Hour}).Current.ID)
+	ids = append(ids, rotate(t, Rotation{Dir: dir, Algorithm: keys.ES256, RetireAfter: time.Hour}).Current.ID)
 	ids = append(ids, rotate(t, Rotation{Dir: dir, RetireAfter: time.Hour}).Current.ID)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	r := Rotation{Dir: dir, PublishAhead: time.Hour, RetireAfter: time.Hour, Waiting: func(next *Key, _ time.Duration) {
+	r := Rotation{Dir: dir, PublishAhead: time.Hour, RetireAfter: time.Hour, Waiting: func(next *keys.Key, _ time.Duration) {
 		ids = append(ids, next.ID)
 		stop()
 	}}
 	if _, err := r.Rotate(ctx); err == nil {
 		t.Fatal("the rotation did not wait")
 	}
-	stray := newKey(t, "stray")
-	if _, _, err := WriteKey(dir, stray); err != nil {
+	stray := keytest.New(t, "stray")
+	if _, _, err := keys.Write(dir, stray); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, "pem.pem"), pemOf("PRIVATE KEY", must(t)(x509.MarshalPKCS8PrivateKey(generate(t, ES256).private))))
-	write(t, filepath.Join(dir, "damaged.pub.jwk"), "{")
-	write(t, filepath.Join(dir, "authority.pem"), pemOf("CERTIFICATE", []byte("no key")))
+	keytest.Write(t, filepath.Join(dir, "pem.pem"), keytest.PEM("PRIVATE KEY", keytest.Must(t)(x509.MarshalPKCS8PrivateKey(keytest.Generate(t, keys.ES256).SigningPart()))))
+	keytest.Write(t, filepath.Join(dir, "damaged.pub.jwk"), "{")
+	keytest.Write(t, filepath.Join(dir, "authority.pem"), keytest.PEM("CERTIFICATE", []byte("no key")))
 	return dir, append(ids, "stray")
 }
 
@@ -42,26 +45,26 @@ func TestRotateLeaked(t *testing.T) {
 	for name, r := range map[string]Rotation{
 		"leaked":                   {Leaked: true, PublishAhead: 6 * time.Minute, RetireAfter: 24 * time.Hour},
 		"nothing is kept":          {},
-		"to another kind":          {Leaked: true, Algorithm: EdDSA},
+		"to another kind":          {Leaked: true, Algorithm: keys.EdDSA},
 		"what is there is damaged": {Leaked: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			dir, ids := leakedFolder(t)
 			r.Dir = dir
 			if name == "what is there is damaged" {
-				write(t, filepath.Join(dir, "current.jwk"), "{")
-				write(t, filepath.Join(dir, "next.jwk"), "{")
+				keytest.Write(t, filepath.Join(dir, "current.jwk"), "{")
+				keytest.Write(t, filepath.Join(dir, "next.jwk"), "{")
 			}
 			start := time.Now()
 			done := rotate(t, r)
 			if time.Since(start) != 0 || slices.Contains(ids, done.Current.ID) {
 				t.Errorf("%s: %v signs after %v; want a fresh key at once", name, done.Current, time.Since(start))
 			}
-			if got := signer(t, dir); !got.same(done.Current) {
+			if got := signer(t, dir); !got.Equal(done.Current) {
 				t.Errorf("%s: %v signs; want %v", name, got, done.Current)
 			}
-			if name == "leaked" && (done.Current.algorithm != ES256 || done.Previous != ids[1] || !slices.Contains(done.Removed, "stray") || !slices.Contains(done.Removed, ids[2])) {
-				t.Errorf("got %+v for %s; want ES256 as before, and all but the new key removed", done, done.Current.algorithm)
+			if name == "leaked" && (done.Current.Algorithm() != keys.ES256 || done.Previous != ids[1] || !slices.Contains(done.Removed, "stray") || !slices.Contains(done.Removed, ids[2])) {
+				t.Errorf("got %+v for %s; want ES256 as before, and all but the new key removed", done, done.Current.Algorithm())
 			}
 			if err := os.Remove(filepath.Join(dir, "authority.pem")); err != nil {
 				t.Errorf("%s: what is no key was touched: %v", name, err)

@@ -1,4 +1,4 @@
-package auth
+package rotate
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"pdrouter/auth/internal/files"
+	"pdrouter/auth/keys"
 )
 
 // replaceAll makes a fresh key the one that signs, and removes all others. Nothing that lay in the folder signs or is
@@ -20,9 +21,9 @@ func (r Rotation) replaceAll(f keyFolder) (Rotated, error) {
 	done := Rotated{Path: f.path(currentKeyFile), JWKSFile: r.JWKSFile}
 	algorithm := r.Algorithm
 	if current := old[done.Path]; current != nil {
-		done.Previous, algorithm = current.ID, cmp.Or(algorithm, current.algorithm)
+		done.Previous, algorithm = current.ID, cmp.Or(algorithm, current.Algorithm())
 	}
-	if done.Current, err = GenerateKey(cmp.Or(algorithm, EdDSA)); err != nil {
+	if done.Current, err = keys.Generate(cmp.Or(algorithm, keys.EdDSA)); err != nil {
 		return Rotated{}, err
 	}
 	if err := f.remove(f.path(nextKeyFile)); err != nil { // first of all: a rotation that goes on would sign with it
@@ -34,7 +35,7 @@ func (r Rotation) replaceAll(f keyFolder) (Rotated, error) {
 	if err := f.writeKeySet(r.JWKSFile, done.Current); err != nil {
 		return Rotated{}, err
 	}
-	b, err := done.Current.jwk()
+	b, err := done.Current.JWK()
 	if err != nil {
 		return Rotated{}, err
 	}
@@ -57,17 +58,17 @@ func (r Rotation) replaceAll(f keyFolder) (Rotated, error) {
 
 // all returns the files that a verifier may find keys in, with the key of each: nil for one that cannot be read. A PEM
 // file that is none's key is passed over.
-func (f keyFolder) all() (map[string]*Key, error) {
-	names, err := keyFiles(f.dir)
+func (f keyFolder) all() (map[string]*keys.Key, error) {
+	names, err := keys.FilesIn(f.dir)
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]*Key{}
+	all := map[string]*keys.Key{}
 	for _, path := range names {
-		b, _, err := files.ReadBounded(path, maxKeyFile)
-		var k *Key
+		b, _, err := files.ReadBounded(path, keys.MaxFile)
+		var k *keys.Key
 		if err == nil {
-			k, err = parseKey(b)
+			k, err = keys.Parse(b)
 		}
 		if err == nil || filepath.Ext(path) == ".jwk" {
 			all[path] = k

@@ -1,4 +1,7 @@
-package auth
+// Package rotate replaces the signing key of a folder, for "pdrouter keys rotate": the next key is published before it signs, and the one
+// before stays published until its last token has ended. Every change is one rename or one removal, so that a call that was stopped can be
+// repeated. Verifiers read the folder by package keys.
+package rotate
 
 import (
 	"context"
@@ -9,6 +12,7 @@ import (
 	"time"
 
 	"pdrouter/auth/internal/files"
+	"pdrouter/auth/keys"
 )
 
 // The files of a folder whose signing key is rotated, besides <kid>.pub.jwk for each public key.
@@ -37,16 +41,16 @@ type Rotation struct {
 	// JWKSFile is where the public keys are written as a key set. Default jwks.json in Dir.
 	JWKSFile string
 	// Waiting is told how long Rotate waits for the new key to be known. May be nil.
-	Waiting func(next *Key, d time.Duration)
+	Waiting func(next *keys.Key, d time.Duration)
 
 	step func() // in tests: called before each change of a file
 }
 
 // Rotated is what a rotation did.
 type Rotated struct {
-	Current  *Key   // the new key, with its private part
-	Path     string // of the file of the key that signs: the same after every rotation
-	Previous string // id of the key that it replaced; "" for none
+	Current  *keys.Key // the new key, with its private part
+	Path     string    // of the file of the key that signs: the same after every rotation
+	Previous string    // id of the key that it replaced; "" for none
 	JWKSFile string
 	Removed  []string // ids of the public keys that were retired for long enough
 }
@@ -114,7 +118,7 @@ func (r Rotation) rotate(ctx context.Context) (Rotated, error) {
 }
 
 // prepare returns the key that is to sign next: the one that an earlier call left, or a new one.
-func (r Rotation) prepare(f keyFolder, current *Key) (*Key, error) {
+func (r Rotation) prepare(f keyFolder, current *keys.Key) (*keys.Key, error) {
 	next, err := f.private(nextKeyFile)
 	if err != nil {
 		return nil, err
@@ -122,22 +126,22 @@ func (r Rotation) prepare(f keyFolder, current *Key) (*Key, error) {
 	algorithm := r.Algorithm
 	switch {
 	case algorithm == "" && next != nil:
-		algorithm = next.algorithm
+		algorithm = next.Algorithm()
 	case algorithm == "" && current != nil:
-		algorithm = current.algorithm
+		algorithm = current.Algorithm()
 	case algorithm == "":
-		algorithm = EdDSA
+		algorithm = keys.EdDSA
 	}
 	if next != nil {
-		if next.algorithm != algorithm {
-			return nil, fmt.Errorf("%s was left by a rotation to %s; go on with that, or remove it", nextKeyFile, next.algorithm)
+		if next.Algorithm() != algorithm {
+			return nil, fmt.Errorf("%s was left by a rotation to %s; go on with that, or remove it", nextKeyFile, next.Algorithm())
 		}
 		return next, nil
 	}
-	if next, err = GenerateKey(algorithm); err != nil {
+	if next, err = keys.Generate(algorithm); err != nil {
 		return nil, err
 	}
-	b, err := next.jwk()
+	b, err := next.JWK()
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +149,7 @@ func (r Rotation) prepare(f keyFolder, current *Key) (*Key, error) {
 }
 
 // wait returns when the key has been published for long enough.
-func (r Rotation) wait(ctx context.Context, next *Key, since time.Time) error {
+func (r Rotation) wait(ctx context.Context, next *keys.Key, since time.Time) error {
 	d := min(time.Until(since.Add(r.PublishAhead)), r.PublishAhead) // a clock that was set back makes it no longer
 	if d <= 0 {
 		return nil
@@ -162,12 +166,12 @@ func (r Rotation) wait(ctx context.Context, next *Key, since time.Time) error {
 }
 
 // swap makes next the key that signs. The private part of the one before is gone with it.
-func (f keyFolder) swap(next *Key) error {
+func (f keyFolder) swap(next *keys.Key) error {
 	there, err := f.private(nextKeyFile)
 	if err != nil {
 		return err
 	}
-	if there == nil || !there.same(next) {
+	if there == nil || !there.Equal(next) {
 		return errors.New("another rotation of this folder is under way")
 	}
 	f.before()

@@ -1,11 +1,10 @@
-package auth
+package keys_test
 
 import (
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,34 +12,16 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/auth"
+	"pdrouter/auth/internal/authtest"
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
 )
 
-// runJWKS starts asking; it ends with the test. It returns when the first question is over.
-func runJWKS(t *testing.T, cfg JWKSConfig, transport http.RoundTripper) *JWKS {
+func jwksVerifier(t *testing.T, j *keys.JWKS) *auth.Verifier {
 	t.Helper()
-	if cfg.URL == "" {
-		cfg.URL = "https://issuer.example/keys"
-	}
-	j, err := NewJWKS(cfg, transport, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- j.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run ended with %v; want nil", err)
-		}
-	})
-	<-j.Asked()
-	return j
-}
-
-func jwksVerifier(t *testing.T, j *JWKS) *Verifier {
-	t.Helper()
-	v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: ClientAudience}, j)
+	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "issuer", Audience: auth.ClientAudience}, j)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,25 +31,25 @@ func jwksVerifier(t *testing.T, j *JWKS) *Verifier {
 // stale fails the test unless err says that nobody can tell at present.
 func stale(t *testing.T, name string, err error) {
 	t.Helper()
-	var e *Error
-	if !errors.As(err, &e) || e.Code != JWKSStale || e.HTTPStatus() != http.StatusServiceUnavailable {
+	var e *auth.Error
+	if !errors.As(err, &e) || e.Code != auth.JWKSStale || e.HTTPStatus() != http.StatusServiceUnavailable {
 		t.Errorf("%s: got %v; want 503 jwks_stale", name, err)
 	}
 }
 
 func TestFault36FloodOfUnknownKids(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		known := newKey(t, "k1")
+		known := keytest.New(t, "k1")
 		f := newFakeIssuer(t, known)
-		v := jwksVerifier(t, runJWKS(t, JWKSConfig{}, f.transport()))
-		good := mint(t, known, Grant{})
+		v := jwksVerifier(t, keytest.RunJWKS(t, keys.JWKSConfig{}, f.transport()))
+		good := authtest.Mint(t, known, auth.Grant{})
 		_, rest, _ := strings.Cut(good, ".")
 		flood := func(from int) {
 			for i := range 300 {
 				kid := fmt.Sprintf("forged-%d", from+i)
 				head := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"EdDSA","kid":"` + kid + `","typ":"at+jwt"}`))
 				_, err := v.Authenticate(head + "." + rest)
-				refused(t, kid, err)
+				authtest.Refused(t, kid, err)
 				if _, err := v.Authenticate(good); err != nil {
 					t.Errorf("valid traffic in the flood: %v", err)
 				}
@@ -98,11 +79,11 @@ func TestFault36FloodOfUnknownKids(t *testing.T) {
 		}
 
 		time.Sleep(20 * time.Second) // what the flood asked for has been answered
-		next := newKey(t, "k2")      // the same hint is what brings a new key in
+		next := keytest.New(t, "k2") // the same hint is what brings a new key in
 		f.publish(t, known, next)
-		token := mint(t, next, Grant{})
+		token := authtest.Mint(t, next, auth.Grant{})
 		_, err := v.Authenticate(token)
-		refused(t, "before anybody asked", err)
+		authtest.Refused(t, "before anybody asked", err)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if _, err := v.Authenticate(token); err != nil {
@@ -114,12 +95,12 @@ func TestFault36FloodOfUnknownKids(t *testing.T) {
 // A server that fails is left alone, whatever ids are forged.
 func TestFault36FloodAtAFailingServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		known := newKey(t, "k1")
+		known := keytest.New(t, "k1")
 		f := newFakeIssuer(t, known)
-		j := runJWKS(t, JWKSConfig{}, f.transport())
+		j := keytest.RunJWKS(t, keys.JWKSConfig{}, f.transport())
 		f.will(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 		for range 10 * 60 {
-			j.missed("forged")
+			j.Missed("forged")
 			time.Sleep(time.Second)
 		}
 		asked := f.questions()
@@ -133,7 +114,7 @@ func TestFault36FloodAtAFailingServer(t *testing.T) {
 }
 
 func TestFault37BadAnswersNeverReplaceTheLastGoodSet(t *testing.T) {
-	known, other := newKey(t, "k1"), newKey(t, "other")
+	known, other := keytest.New(t, "k1"), keytest.New(t, "other")
 	weak := `{"kty":"RSA","kid":"weak","alg":"RS256","n":"` + strings.Repeat("_", 171) + `","e":"AQAB"}`
 	twice := strings.Replace(jwksOf(t, known, other), `"other"`, `"k1"`, 1)
 	for name, answer := range map[string]http.HandlerFunc{
@@ -169,17 +150,17 @@ func TestFault37BadAnswersNeverReplaceTheLastGoodSet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFakeIssuer(t, known)
-				j := runJWKS(t, JWKSConfig{MaxStale: time.Hour}, f.transport())
+				j := keytest.RunJWKS(t, keys.JWKSConfig{MaxStale: time.Hour}, f.transport())
 				v := jwksVerifier(t, j)
-				token := mint(t, known, Grant{TTL: 2 * time.Hour})
-				set := j.current()
+				token := authtest.Mint(t, known, auth.Grant{TTL: 2 * time.Hour})
+				set := j.Current()
 				f.will(answer)
 				time.Sleep(time.Hour - time.Second)
 				if s := j.Stats(); s.Failures < 10 || s.Fetches-s.Failures > 2 || // one was good, one may be under way
 					s.Stale || s.Keys != 1 || s.Age != time.Hour-time.Second {
 					t.Errorf("got %+v; want failures, and one key of an hour less a second", s)
 				}
-				if _, err := v.Authenticate(token); err != nil || j.current() != set {
+				if _, err := v.Authenticate(token); err != nil || j.Current() != set {
 					t.Errorf("before max_stale: %v", err)
 				}
 				time.Sleep(time.Second)
@@ -187,7 +168,7 @@ func TestFault37BadAnswersNeverReplaceTheLastGoodSet(t *testing.T) {
 				stale(t, "remembered verdict after max_stale", err)
 				_, err = v.Verify(token)
 				stale(t, "after max_stale", err)
-				_, err = v.Verify(mint(t, other, Grant{}))
+				_, err = v.Verify(authtest.Mint(t, other, auth.Grant{}))
 				stale(t, "forged after max_stale", err)
 				f.publish(t, known)
 				time.Sleep(80 * time.Second) // the longest back-off, and the question before it
@@ -201,18 +182,18 @@ func TestFault37BadAnswersNeverReplaceTheLastGoodSet(t *testing.T) {
 
 func TestFault37DownFromTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		known := newKey(t, "k1")
+		known := keytest.New(t, "k1")
 		f := newFakeIssuer(t, known)
 		transport := f.transport()
 		var up atomic.Bool
-		j := runJWKS(t, JWKSConfig{}, roundTripper(func(r *http.Request) (*http.Response, error) {
+		j := keytest.RunJWKS(t, keys.JWKSConfig{}, roundTripper(func(r *http.Request) (*http.Response, error) {
 			if !up.Load() {
 				return nil, errors.New("connection refused")
 			}
 			return transport.RoundTrip(r)
 		}))
 		v := jwksVerifier(t, j)
-		token := mint(t, known, Grant{})
+		token := authtest.Mint(t, known, auth.Grant{})
 		for range 60 {
 			_, err := v.Authenticate(token)
 			stale(t, "before the first good answer", err)
@@ -235,9 +216,9 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 func TestFault38JWKSRotatesWithoutARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kinds := []*Key{newKey(t, "k0"), generate(t, ES256), newKey(t, "k2"), newKey(t, "k3")}
+		kinds := []*keys.Key{keytest.New(t, "k0"), keytest.Generate(t, keys.ES256), keytest.New(t, "k2"), keytest.New(t, "k3")}
 		f := newFakeIssuer(t, kinds[0])
-		j := runJWKS(t, JWKSConfig{}, f.transport())
+		j := keytest.RunJWKS(t, keys.JWKSConfig{}, f.transport())
 		v := jwksVerifier(t, j)
 		const refresh, timeout = 5 * time.Minute, 5 * time.Second
 
@@ -249,7 +230,7 @@ func TestFault38JWKSRotatesWithoutARefusal(t *testing.T) {
 			bearers.Go(func() {
 				for ctx.Err() == nil {
 					mu.Lock()
-					mine := mint(t, signer, Grant{TTL: time.Hour})
+					mine := authtest.Mint(t, signer, auth.Grant{TTL: time.Hour})
 					mu.Unlock()
 					for range 50 { // a token is used for 50 minutes of its hour
 						if _, err := v.Authenticate(mine); err != nil && ctx.Err() == nil {
@@ -276,25 +257,25 @@ func TestFault38JWKSRotatesWithoutARefusal(t *testing.T) {
 		cancel()
 		bearers.Wait()
 
-		last := mint(t, kinds[3], Grant{TTL: time.Hour})
+		last := authtest.Mint(t, kinds[3], auth.Grant{TTL: time.Hour})
 		if _, err := v.Authenticate(last); err != nil {
 			t.Fatal(err)
 		}
 		f.publish(t, kinds[0])
 		time.Sleep(refresh + timeout)
 		_, err := v.Authenticate(last)
-		refused(t, "withdrawn key, verdict remembered", err)
+		authtest.Refused(t, "withdrawn key, verdict remembered", err)
 	})
 }
 
 // The same keys in a newer answer void no verdict.
 func TestJWKSKeepsItsSetWhileNothingChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFakeIssuer(t, newKey(t, "k1"))
-		j := runJWKS(t, JWKSConfig{}, f.transport())
-		set := j.current()
+		f := newFakeIssuer(t, keytest.New(t, "k1"))
+		j := keytest.RunJWKS(t, keys.JWKSConfig{}, f.transport())
+		set := j.Current()
 		time.Sleep(time.Hour)
-		if j.current() != set || j.Stats().Fetches < 12 {
+		if j.Current() != set || j.Stats().Fetches < 12 {
 			t.Errorf("the set was replaced by an equal one, or not asked for: %+v", j.Stats())
 		}
 		asked := f.questions()

@@ -1,4 +1,4 @@
-package auth
+package keys_test
 
 import (
 	"io"
@@ -13,10 +13,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/auth"
+	"pdrouter/auth/internal/authtest"
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
 )
 
 func TestJWKSFromAServerWithItsOwnAuthority(t *testing.T) {
-	key := newKey(t, "k1")
+	key := keytest.New(t, "k1")
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer secret" {
 			http.Error(w, "who are you", http.StatusUnauthorized)
@@ -28,22 +33,22 @@ func TestJWKSFromAServerWithItsOwnAuthority(t *testing.T) {
 	srv.StartTLS()
 	defer srv.Close()
 	dir := t.TempDir()
-	cfg := JWKSConfig{URL: srv.URL, CAFile: filepath.Join(dir, "ca.pem"), TokenFile: filepath.Join(dir, "token")}
-	if _, err := NewJWKS(cfg, nil, slog.New(slog.DiscardHandler)); err == nil {
+	cfg := keys.JWKSConfig{URL: srv.URL, CAFile: filepath.Join(dir, "ca.pem"), TokenFile: filepath.Join(dir, "token")}
+	if _, err := keys.NewJWKS(cfg, nil, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a missing ca_file was accepted")
 	}
-	write(t, cfg.CAFile, pemOf("CERTIFICATE", srv.Certificate().Raw))
-	ask := func(cfg JWKSConfig) error {
-		j, err := NewJWKS(cfg, nil, slog.New(slog.DiscardHandler))
+	keytest.Write(t, cfg.CAFile, keytest.PEM("CERTIFICATE", srv.Certificate().Raw))
+	ask := func(cfg keys.JWKSConfig) error {
+		j, err := keys.NewJWKS(cfg, nil, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return j.ask(t.Context())
+		return j.Ask(t.Context())
 	}
 	if err := ask(cfg); err == nil {
 		t.Error("without the token's file: answered")
 	}
-	write(t, cfg.TokenFile, "secret\n")
+	keytest.Write(t, cfg.TokenFile, "secret\n")
 	if err := ask(cfg); err != nil {
 		t.Error(err)
 	}
@@ -51,7 +56,7 @@ func TestJWKSFromAServerWithItsOwnAuthority(t *testing.T) {
 	if err := ask(cfg); err == nil {
 		t.Error("an unknown authority was believed")
 	}
-	write(t, cfg.TokenFile, "secret\r\nX-Other: 1")
+	keytest.Write(t, cfg.TokenFile, "secret\r\nX-Other: 1")
 	if err := ask(cfg); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("a token of two lines: got %v; want a refusal that does not quote it", err)
 	}
@@ -59,24 +64,24 @@ func TestJWKSFromAServerWithItsOwnAuthority(t *testing.T) {
 
 func TestJWKSFromAFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := newKey(t, "a"), newKey(t, "b")
+		a, b := keytest.New(t, "a"), keytest.New(t, "b")
 		file := filepath.Join(t.TempDir(), "jwks.json")
-		write(t, file, jwksOf(t, a))
-		j := runJWKS(t, JWKSConfig{URL: file}, nil)
+		keytest.Write(t, file, jwksOf(t, a))
+		j := keytest.RunJWKS(t, keys.JWKSConfig{URL: file}, nil)
 		v := jwksVerifier(t, j)
-		if _, err := v.Authenticate(mint(t, a, Grant{})); err != nil {
+		if _, err := v.Authenticate(authtest.Mint(t, a, auth.Grant{})); err != nil {
 			t.Error(err)
 		}
-		write(t, file, jwksOf(t, b))
+		keytest.Write(t, file, jwksOf(t, b))
 		time.Sleep(5 * time.Minute)
-		if _, err := v.Authenticate(mint(t, b, Grant{})); err != nil {
+		if _, err := v.Authenticate(authtest.Mint(t, b, auth.Grant{})); err != nil {
 			t.Error(err)
 		}
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		if _, err := v.Authenticate(mint(t, b, Grant{})); err != nil {
+		if _, err := v.Authenticate(authtest.Mint(t, b, auth.Grant{})); err != nil {
 			t.Errorf("without the file: %v", err)
 		}
 	})
@@ -84,7 +89,7 @@ func TestJWKSFromAFile(t *testing.T) {
 
 // A server that answers for ever is read no further than a set may be long.
 func TestFault37ReadsNoMoreThanASetMayHave(t *testing.T) {
-	f := newFakeIssuer(t, newKey(t, "k1"))
+	f := newFakeIssuer(t, keytest.New(t, "k1"))
 	var taken atomic.Int64
 	over := make(chan struct{})
 	f.will(func(w http.ResponseWriter, _ *http.Request) {
@@ -96,38 +101,38 @@ func TestFault37ReadsNoMoreThanASetMayHave(t *testing.T) {
 			}
 		}
 	})
-	j, err := NewJWKS(JWKSConfig{URL: "https://issuer.example/keys"}, f.transport(), slog.New(slog.DiscardHandler))
+	j, err := keys.NewJWKS(keys.JWKSConfig{URL: "https://issuer.example/keys"}, f.transport(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := j.ask(t.Context()); err == nil {
+	if err := j.Ask(t.Context()); err == nil {
 		t.Error("10 MiB were taken for a key set")
 	}
 	<-over
-	if got, most := taken.Load(), int64(maxJWKS+64<<10); got > most {
+	if got, most := taken.Load(), int64(keys.MaxJWKS+64<<10); got > most {
 		t.Errorf("%d bytes were read; want %d at most", got, most)
 	}
 }
 
 // What stands behind the ? of an address may be a key to it.
 func TestJWKSLogsNoQuery(t *testing.T) {
-	f := newFakeIssuer(t, newKey(t, "k1"))
+	f := newFakeIssuer(t, keytest.New(t, "k1"))
 	var log strings.Builder
-	j, err := NewJWKS(JWKSConfig{URL: "https://issuer.example/keys?code=hunter2"}, f.transport(), slog.New(slog.NewTextHandler(&log, nil)))
+	j, err := keys.NewJWKS(keys.JWKSConfig{URL: "https://issuer.example/keys?code=hunter2"}, f.transport(), slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := j.ask(t.Context()); err != nil {
+	if err := j.Ask(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	f.will(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
-	j.tell(j.ask(t.Context()), 0)
-	j.tell(nil, 1)
+	j.Tell(j.Ask(t.Context()), 0)
+	j.Tell(nil, 1)
 	if strings.Contains(log.String(), "hunter2") || strings.Count(log.String(), "url=https://issuer.example/keys") != 3 {
 		t.Errorf("want the address without its query in\n%s", log.String())
 	}
 	for _, url := range []string{"http://issuer.example/keys?code=hunter2", "https:///keys?code=hunter2"} {
-		if err := (JWKSConfig{URL: url}).Validate(); err == nil || strings.Contains(err.Error(), "hunter2") {
+		if err := (keys.JWKSConfig{URL: url}).Validate(); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: got %v; want an error without the query", url, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package auth
+package rotate
 
 import (
 	"encoding/json"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/auth/internal/files"
+	"pdrouter/auth/keys"
 )
 
 const publicSuffix = ".pub.jwk"
@@ -22,7 +23,7 @@ type keyFolder struct {
 
 // publicKey is a public key's file: a JWK with two members more, which other readers pass over.
 type publicKey struct {
-	key       *Key
+	key       *keys.Key
 	path      string
 	published time.Time // when others could first read it
 	retired   time.Time // when another key began to sign in its place; zero while it signs or will
@@ -70,8 +71,8 @@ func (f keyFolder) open() error {
 }
 
 // private returns the private key of a file; nil if there is no such file.
-func (f keyFolder) private(name string) (*Key, error) {
-	k, err := LoadKey(f.path(name))
+func (f keyFolder) private(name string) (*keys.Key, error) {
+	k, err := keys.Load(f.path(name))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -81,14 +82,14 @@ func (f keyFolder) private(name string) (*Key, error) {
 	return k, err
 }
 
-// adopt returns the key that signs; nil for a new folder. A folder with one private key under another name, as WriteKey
+// adopt returns the key that signs; nil for a new folder. A folder with one private key under another name, as keys.Write
 // makes it, becomes one to rotate: the key gets the name by which those who sign find it.
-func (f keyFolder) adopt() (*Key, error) {
+func (f keyFolder) adopt() (*keys.Key, error) {
 	current, err := f.private(currentKeyFile)
 	if err != nil {
 		return nil, err
 	}
-	files, err := keyFiles(f.dir)
+	files, err := keys.FilesIn(f.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +98,7 @@ func (f keyFolder) adopt() (*Key, error) {
 		if name := filepath.Base(file); name == currentKeyFile || name == nextKeyFile {
 			continue
 		}
-		k, err := LoadKey(file)
+		k, err := keys.Load(file)
 		if err != nil {
 			return nil, err
 		}
@@ -126,14 +127,14 @@ func (f keyFolder) publics() ([]publicKey, error) {
 	}
 	var all []publicKey
 	for _, path := range paths {
-		k, err := LoadKey(path)
+		k, err := keys.Load(path)
 		if err != nil {
 			return nil, err
 		}
 		if k.Signs() {
 			return nil, fmt.Errorf("%s has a private part", path)
 		}
-		b, _, err := files.ReadBounded(path, maxKeyFile)
+		b, _, err := files.ReadBounded(path, keys.MaxFile)
 		if err != nil {
 			return nil, err
 		}
@@ -150,13 +151,13 @@ func (f keyFolder) publics() ([]publicKey, error) {
 }
 
 // publish writes the public part of a key, unless it is there, and returns since when it has been.
-func (f keyFolder) publish(k *Key) (since time.Time, err error) {
+func (f keyFolder) publish(k *keys.Key) (since time.Time, err error) {
 	all, err := f.publics()
 	if err != nil {
 		return time.Time{}, err
 	}
 	for _, p := range all {
-		if p.key.ID == k.ID && !p.key.same(k) {
+		if p.key.ID == k.ID && !p.key.Equal(k) {
 			return time.Time{}, fmt.Errorf("%s has another key of the id %s", p.path, k.ID)
 		}
 		if p.key.ID == k.ID {
@@ -167,7 +168,7 @@ func (f keyFolder) publish(k *Key) (since time.Time, err error) {
 }
 
 // publishNew writes the public part of a key that is not there.
-func (f keyFolder) publishNew(k *Key) (since time.Time, err error) {
+func (f keyFolder) publishNew(k *keys.Key) (since time.Time, err error) {
 	if k.ID != filepath.Base(k.ID) || strings.HasPrefix(k.ID, ".") {
 		return time.Time{}, fmt.Errorf("%q is no name for a file", k.ID)
 	}
@@ -176,7 +177,7 @@ func (f keyFolder) publishNew(k *Key) (since time.Time, err error) {
 }
 
 func (f keyFolder) writePublic(p publicKey) error {
-	b, err := p.key.jwk()
+	b, err := p.key.JWK()
 	if err != nil {
 		return err
 	}
@@ -197,13 +198,13 @@ func (f keyFolder) writePublic(p publicKey) error {
 
 // retire notes of each public key but the one that signs that it has been replaced, and removes those for which that was
 // long enough ago. It returns the ids of the latter.
-func (f keyFolder) retire(current *Key, after time.Duration) (removed []string, err error) {
+func (f keyFolder) retire(current *keys.Key, after time.Duration) (removed []string, err error) {
 	all, err := f.publics()
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range all {
-		signs := p.key.same(current)
+		signs := p.key.Equal(current)
 		if signs != p.retired.IsZero() {
 			p.retired = time.Time{}
 			if !signs {
@@ -231,15 +232,15 @@ func (f keyFolder) writeJWKS(path string) error {
 	if err != nil {
 		return err
 	}
-	var keys []*Key
+	var public []*keys.Key
 	for _, p := range all {
-		keys = append(keys, p.key)
+		public = append(public, p.key)
 	}
-	return f.writeKeySet(path, keys...)
+	return f.writeKeySet(path, public...)
 }
 
-func (f keyFolder) writeKeySet(path string, keys ...*Key) error {
-	set, err := NewKeys(keys...)
+func (f keyFolder) writeKeySet(path string, public ...*keys.Key) error {
+	set, err := keys.Trust(public...)
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,10 @@
-package auth
+package rotate
 
 import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/auth"
+	"pdrouter/auth/internal/authtest"
+	"pdrouter/auth/internal/keytest"
+	"pdrouter/auth/keys"
 )
 
 func rotate(t *testing.T, r Rotation) Rotated {
@@ -24,9 +30,9 @@ func rotate(t *testing.T, r Rotation) Rotated {
 }
 
 // signer loads the key by which those who sign find it.
-func signer(t testing.TB, dir string) *Key {
+func signer(t testing.TB, dir string) *keys.Key {
 	t.Helper()
-	k, err := LoadKey(filepath.Join(dir, "current.jwk"))
+	k, err := keys.Load(filepath.Join(dir, "current.jwk"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +42,7 @@ func signer(t testing.TB, dir string) *Key {
 // folderKeys returns the ids of the keys that each of the two ways to read a folder gives; they must be the same.
 func folderKeys(t testing.TB, dir string) []string {
 	t.Helper()
-	files, err := LoadKeys(dir)
+	files, err := keys.LoadTrusted(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,17 +50,17 @@ func folderKeys(t testing.TB, dir string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := parseJWKS(b)
-	if err != nil || set.others > 0 {
-		t.Fatalf("the key set: %v, %d keys of no use", err, set.others)
+	set, err := keys.ParseJWKS(b)
+	if err != nil || set.Others > 0 {
+		t.Fatalf("the key set: %v, %d keys of no use", err, set.Others)
 	}
-	for id := range set.keys {
+	for id := range set.Keys {
 		if !slices.Contains(files.IDs(), id) {
 			t.Errorf("key %s is in the key set alone", id)
 		}
 	}
-	if len(set.keys) != len(files.IDs()) {
-		t.Errorf("%d keys in the key set, %d in the folder", len(set.keys), len(files.IDs()))
+	if len(set.Keys) != len(files.IDs()) {
+		t.Errorf("%d keys in the key set, %d in the folder", len(set.Keys), len(files.IDs()))
 	}
 	return files.IDs()
 }
@@ -92,13 +98,13 @@ func TestRotateKeepsOldPublicKeysForAWhile(t *testing.T) {
 			t.Errorf("the first key replaces %q after %v; want none, at once", a.Previous, time.Since(start))
 		}
 		var waited time.Duration
-		r.Waiting = func(_ *Key, d time.Duration) { waited = d }
-		r.Algorithm = ES256
+		r.Waiting = func(_ *keys.Key, d time.Duration) { waited = d }
+		r.Algorithm = keys.ES256
 		b := rotate(t, r)
 		if b.Previous != a.Current.ID || time.Since(start) != 6*time.Minute || waited != 6*time.Minute {
 			t.Errorf("replaced %s after %v; want %v after 6m", b.Previous, time.Since(start), a.Current)
 		}
-		if got := signer(t, dir); got.ID != b.Current.ID || got.algorithm != ES256 {
+		if got := signer(t, dir); got.ID != b.Current.ID || got.Algorithm() != keys.ES256 {
 			t.Errorf("%v signs; want %v", got, b.Current)
 		}
 		if got := folderKeys(t, dir); len(got) != 2 {
@@ -109,8 +115,8 @@ func TestRotateKeepsOldPublicKeysForAWhile(t *testing.T) {
 		}
 		r.Algorithm = ""
 		time.Sleep(24*time.Hour - 7*time.Minute)
-		if c := rotate(t, r); len(c.Removed) != 0 || c.Current.algorithm != ES256 {
-			t.Errorf("removed %v, new key for %s; want none yet, and ES256 as before", c.Removed, c.Current.algorithm)
+		if c := rotate(t, r); len(c.Removed) != 0 || c.Current.Algorithm() != keys.ES256 {
+			t.Errorf("removed %v, new key for %s; want none yet, and ES256 as before", c.Removed, c.Current.Algorithm())
 		}
 		if d := rotate(t, r); !slices.Equal(d.Removed, []string{a.Current.ID}) {
 			t.Errorf("removed %v; want %v", d.Removed, a.Current)
@@ -125,8 +131,8 @@ func TestRotateKeepsOldPublicKeysForAWhile(t *testing.T) {
 
 func TestRotateTakesOverWhatKeysNewMade(t *testing.T) {
 	dir := t.TempDir()
-	old := newKey(t, "old")
-	if _, _, err := WriteKey(dir, old); err != nil {
+	old := keytest.New(t, "old")
+	if _, _, err := keys.Write(dir, old); err != nil {
 		t.Fatal(err)
 	}
 	done := rotate(t, Rotation{Dir: dir, RetireAfter: time.Hour})
@@ -139,7 +145,7 @@ func TestRotateTakesOverWhatKeysNewMade(t *testing.T) {
 	if got := folderKeys(t, dir); len(got) != 2 || !slices.Contains(got, "old") {
 		t.Errorf("keys %v; want old and another", got)
 	}
-	if _, _, err := WriteKey(dir, newKey(t, "stray")); err != nil {
+	if _, _, err := keys.Write(dir, keytest.New(t, "stray")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := (Rotation{Dir: dir, RetireAfter: time.Hour}).Rotate(t.Context()); err == nil || !strings.Contains(err.Error(), "stray.jwk") {
@@ -173,7 +179,7 @@ func stoppedAt(t *testing.T, at int, first bool) (stopped bool) {
 	if !first {
 		r.RetireAfter = 0
 		rotate(t, r)
-		tokens = append(tokens, mint(t, signer(t, dir), Grant{}))
+		tokens = append(tokens, authtest.Mint(t, signer(t, dir), auth.Grant{}))
 	}
 	r.RetireAfter = 24 * time.Hour
 	valid := func(when string) {
@@ -182,18 +188,17 @@ func stoppedAt(t *testing.T, at int, first bool) (stopped bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		published, err := parseJWKS(b)
+		published, err := keys.ParseJWKS(b)
 		if err != nil {
 			t.Fatal(err)
 		}
-		files, err := LoadKeys(dir)
+		files, err := keys.LoadTrusted(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		set := &Keys{}
-		set.set.Store(&keySet{byID: published.keys})
-		for from, keys := range map[string]*Keys{"files": files, "key set": set} {
-			v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: ClientAudience}, keys)
+		set := keytest.Trust(t, slices.Collect(maps.Values(published.Keys))...)
+		for from, trusted := range map[string]*keys.Trusted{"files": files, "key set": set} {
+			v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "issuer", Audience: auth.ClientAudience}, trusted)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -215,14 +220,14 @@ func stoppedAt(t *testing.T, at int, first bool) (stopped bool) {
 		rotate(t, r)
 	}()
 	if _, err := os.Stat(filepath.Join(dir, "current.jwk")); err == nil {
-		tokens = append(tokens, mint(t, signer(t, dir), Grant{}))
+		tokens = append(tokens, authtest.Mint(t, signer(t, dir), auth.Grant{}))
 		valid("stopped")
 	} else if !first {
 		t.Errorf("step %d: nothing signs: %v", at, err)
 	}
 	r.step = nil
 	rotate(t, r)
-	tokens = append(tokens, mint(t, signer(t, dir), Grant{}))
+	tokens = append(tokens, authtest.Mint(t, signer(t, dir), auth.Grant{}))
 	valid("gone on")
 	if got := privateFiles(t, dir); !slices.Equal(got, []string{"current.jwk"}) {
 		t.Errorf("step %d: private keys in %v; want current.jwk alone", at, got)
@@ -244,7 +249,7 @@ func TestRotateStoppedWhileWaiting(t *testing.T) {
 			t.Errorf("%v signs; want still %v", got, a.Current)
 		}
 		wrong := r
-		wrong.Algorithm = ES256
+		wrong.Algorithm = keys.ES256
 		if _, err := wrong.Rotate(t.Context()); err == nil {
 			t.Error("another algorithm than the one that was begun with was accepted")
 		}
@@ -289,14 +294,14 @@ func TestFault38FolderRotatesWithoutARefusal(t *testing.T) {
 		dir := t.TempDir()
 		r := Rotation{Dir: dir, PublishAhead: 6 * time.Minute, RetireAfter: time.Hour}
 		rotate(t, r)
-		j := runJWKS(t, JWKSConfig{URL: filepath.Join(dir, "jwks.json")}, nil)
-		files, err := LoadKeys(dir)
+		j := keytest.RunJWKS(t, keys.JWKSConfig{URL: filepath.Join(dir, "jwks.json")}, nil)
+		files, err := keys.LoadTrusted(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var verifiers []*Verifier
-		for _, keys := range []KeySource{j, files} {
-			v, err := NewVerifier(VerifierConfig{Issuer: "issuer", Audience: ClientAudience}, keys)
+		var verifiers []*auth.Verifier
+		for _, source := range []keys.Source{j, files} {
+			v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: "issuer", Audience: auth.ClientAudience}, source)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -313,7 +318,7 @@ func TestFault38FolderRotatesWithoutARefusal(t *testing.T) {
 		for range 4 {
 			all.Go(func() {
 				for ctx.Err() == nil {
-					token := mint(t, signer(t, dir), Grant{TTL: time.Hour})
+					token := authtest.Mint(t, signer(t, dir), auth.Grant{TTL: time.Hour})
 					for range 59 {
 						for _, v := range verifiers {
 							if _, err := v.Authenticate(token); err != nil {
@@ -327,7 +332,7 @@ func TestFault38FolderRotatesWithoutARefusal(t *testing.T) {
 		}
 		seen := map[string]bool{}
 		for i := range 8 {
-			r.Algorithm = []string{EdDSA, ES256}[i%2]
+			r.Algorithm = []string{keys.EdDSA, keys.ES256}[i%2]
 			done := rotate(t, r)
 			if seen[done.Current.ID] = true; len(seen) != i+1 {
 				t.Errorf("rotation %d did not bring a new key", i)
@@ -335,7 +340,7 @@ func TestFault38FolderRotatesWithoutARefusal(t *testing.T) {
 			time.Sleep(17 * time.Minute)
 		}
 		last := signer(t, dir)
-		token := mint(t, last, Grant{})
+		token := authtest.Mint(t, last, auth.Grant{})
 		cancel()
 		all.Wait()
 		r.PublishAhead, r.RetireAfter = 0, 0
@@ -346,7 +351,7 @@ func TestFault38FolderRotatesWithoutARefusal(t *testing.T) {
 		}
 		for _, v := range verifiers {
 			_, err := v.Authenticate(token)
-			refused(t, "withdrawn key", err)
+			authtest.Refused(t, "withdrawn key", err)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package auth
+package keys
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type JWKS struct {
 	log       *slog.Logger
 
 	good  atomic.Pointer[goodJWKS] // nil before the first
-	stale *keySet                  // stands for a set that is not believed
+	stale *Set                     // stands for a set that is not believed
 	asked chan struct{}            // closed when the first question is over
 	hint  chan struct{}            // has room for one
 
@@ -35,7 +35,7 @@ type JWKS struct {
 
 // goodJWKS is the last good answer. A later one with the same keys has the same set, so that no verdict is voided.
 type goodJWKS struct {
-	set     *keySet
+	set     *Set
 	others  int
 	doubled []string
 	at      time.Time
@@ -63,20 +63,20 @@ func NewJWKS(cfg JWKSConfig, transport http.RoundTripper, log *slog.Logger) (*JW
 	}
 	return &JWKS{
 		cfg: cfg.WithDefaults(), shown: cfg.shown(), transport: transport, log: log,
-		stale: &keySet{until: time.Now()}, asked: make(chan struct{}), hint: make(chan struct{}, 1),
+		stale: NewSet(time.Now()), asked: make(chan struct{}), hint: make(chan struct{}, 1),
 	}, nil
 }
 
-// current implements KeySource.
-func (j *JWKS) current() *keySet {
+// Current implements Source.
+func (j *JWKS) Current() *Set {
 	if g := j.good.Load(); g != nil && time.Now().Before(g.until) {
 		return g.set
 	}
 	return j.stale
 }
 
-// missed implements KeySource. Whatever is hinted, Run asks once.
-func (j *JWKS) missed(string) {
+// Missed implements Source. Whatever is hinted, Run asks once.
+func (j *JWKS) Missed(string) {
 	select {
 	case j.hint <- struct{}{}:
 	default:
@@ -88,7 +88,7 @@ func (j *JWKS) Asked() <-chan struct{} { return j.asked }
 
 // Stats returns how the set is doing.
 func (j *JWKS) Stats() JWKSStats {
-	s := JWKSStats{Fetches: j.fetches.Load(), Failures: j.failures.Load(), Stale: j.current() == j.stale}
+	s := JWKSStats{Fetches: j.fetches.Load(), Failures: j.failures.Load(), Stale: j.Current() == j.stale}
 	if g := j.good.Load(); g != nil {
 		s.Keys, s.Others, s.Age = len(g.set.byID), g.others, time.Since(g.at)
 	}
@@ -134,7 +134,7 @@ func (j *JWKS) Run(ctx context.Context) error {
 // tell logs how a question ended and returns how many have failed in a row.
 func (j *JWKS) tell(err error, failures int) int {
 	switch {
-	case err != nil && j.current() == j.stale:
+	case err != nil && j.Current() == j.stale:
 		j.log.Error("jwks: no keys to believe", "url", j.shown, "failures", failures+1, "err", err)
 	case err != nil:
 		j.log.Warn("jwks: keeping the last good keys", "url", j.shown, "failures", failures+1, "age", time.Since(j.good.Load().at).Round(time.Second), "err", err)
@@ -156,17 +156,17 @@ func (j *JWKS) ask(ctx context.Context) error {
 		j.failures.Add(1)
 		return err
 	}
-	set := &keySet{byID: got.keys}
+	set := &Set{byID: got.Keys}
 	old := j.good.Load()
-	if old != nil && maps.EqualFunc(old.set.byID, got.keys, (*Key).same) {
+	if old != nil && maps.EqualFunc(old.set.byID, got.Keys, (*Key).Equal) {
 		set = old.set
 	} else {
-		j.log.Info("jwks: new keys", "url", j.shown, "keys", slices.Sorted(maps.Keys(got.keys)), "passed_over", got.others)
+		j.log.Info("jwks: new keys", "url", j.shown, "keys", slices.Sorted(maps.Keys(got.Keys)), "passed_over", got.Others)
 	}
-	if len(got.doubled) > 0 && (old == nil || !slices.Equal(old.doubled, got.doubled)) { // once, not at each question
-		j.log.Warn("jwks: several keys have one id, and none of them holds", "url", j.shown, "ids", got.doubled)
+	if len(got.Doubled) > 0 && (old == nil || !slices.Equal(old.doubled, got.Doubled)) { // once, not at each question
+		j.log.Warn("jwks: several keys have one id, and none of them holds", "url", j.shown, "ids", got.Doubled)
 	}
-	j.good.Store(&goodJWKS{set: set, others: got.others, doubled: got.doubled, at: at, until: at.Add(j.cfg.MaxStale)})
+	j.good.Store(&goodJWKS{set: set, others: got.Others, doubled: got.Doubled, at: at, until: at.Add(j.cfg.MaxStale)})
 	return nil
 }
 

@@ -1,9 +1,14 @@
-package auth
+// Package records signs what gateways tell others, and checks it: metadata records, facts that gateways share, and tickets of single
+// transfers. Each kind has a context of its own, so that no signature passes for one of another kind. Package auth is about callers; this
+// package knows none.
+package records
 
 import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+
+	"pdrouter/auth/keys"
 )
 
 // recordContext is put before what is signed, so that no signature of a record can pass for one of anything else.
@@ -12,15 +17,15 @@ const recordContext = "pdrouter metadata record v1\x00"
 // Records signs metadata records with a gateway's own key and checks those of any gateway that is trusted.
 // It implements metadata.Voucher.
 type Records struct {
-	own     *Key
-	trusted *Keys
+	own     *keys.Key
+	trusted *keys.Trusted
 }
 
-// NewRecords returns a signer and checker of records. own may be nil for a reader that signs nothing; trusted should
+// New returns a signer and checker of records. own may be nil for a reader that signs nothing; trusted should
 // hold the keys of all gateways, this one's included.
-func NewRecords(own *Key, trusted *Keys) (*Records, error) {
+func New(own *keys.Key, trusted *keys.Trusted) (*Records, error) {
 	if own != nil {
-		if _, err := own.ed25519(); err != nil {
+		if _, err := own.Ed25519(); err != nil {
 			return nil, fmt.Errorf("auth: records: %w", err)
 		}
 	}
@@ -28,7 +33,7 @@ func NewRecords(own *Key, trusted *Keys) (*Records, error) {
 		return nil, errors.New("auth: records: no trusted keys")
 	}
 	if own != nil {
-		if k, ok := trusted.find(own.ID); !ok || !k.same(own) {
+		if k, ok := trusted.Find(own.ID); !ok || !k.Equal(own) {
 			return nil, fmt.Errorf("auth: records: own %v is not among the trusted keys", own)
 		}
 	}
@@ -49,7 +54,7 @@ func (r *Records) sign(context string, payload []byte) (keyID string, signature 
 	if r.own == nil {
 		return "", nil, errNoKey
 	}
-	private, err := r.own.ed25519()
+	private, err := r.own.Ed25519()
 	if err != nil {
 		return "", nil, fmt.Errorf("auth: records: %w", err)
 	}
@@ -57,13 +62,13 @@ func (r *Records) sign(context string, payload []byte) (keyID string, signature 
 }
 
 func (r *Records) verify(context, keyID string, payload, signature []byte) error {
-	key, ok := r.trusted.find(keyID)
+	key, ok := r.trusted.Find(keyID)
 	if !ok {
 		return fmt.Errorf("auth: records: key %.100q is not trusted", keyID)
 	}
-	public, ok := key.public.(ed25519.PublicKey)
+	public, ok := key.PublicPart().(ed25519.PublicKey)
 	if !ok {
-		return fmt.Errorf("auth: records: key %s is for %s; want EdDSA", keyID, key.algorithm)
+		return fmt.Errorf("auth: records: key %s is for %s; want EdDSA", keyID, key.Algorithm())
 	}
 	if !ed25519.Verify(public, append([]byte(context), payload...), signature) {
 		return fmt.Errorf("auth: records: signature is not of key %s", keyID)

@@ -1,4 +1,7 @@
-package auth
+// Package keys reads, writes and holds the keys that tokens, records and tickets are signed and checked with: single keys as JWK or PEM files,
+// sets of trusted keys from files (Trusted), and key sets of other issuers over HTTP (JWKS). It owns no token and no rule of who may do what:
+// packages auth and records use it, and package rotate replaces the files.
+package keys
 
 import (
 	"bytes"
@@ -39,8 +42,8 @@ type Key struct {
 	private   crypto.Signer    // ed25519.PrivateKey, *ecdsa.PrivateKey or *rsa.PrivateKey; nil for a public key and for HS256
 }
 
-// GenerateKey returns a new private key for EdDSA, ES256 or RS256. Its id is the key's thumbprint (RFC 7638).
-func GenerateKey(algorithm string) (*Key, error) {
+// Generate returns a new private key for EdDSA, ES256 or RS256. Its id is the key's thumbprint (RFC 7638).
+func Generate(algorithm string) (*Key, error) {
 	var private crypto.Signer
 	var err error
 	switch algorithm {
@@ -124,17 +127,8 @@ func halvesFit(private crypto.Signer) error {
 	return nil
 }
 
-// ed25519Key returns an Ed25519 key; private may be nil.
-func ed25519Key(id string, public ed25519.PublicKey, private ed25519.PrivateKey) *Key {
-	k := &Key{ID: id, algorithm: EdDSA, public: public}
-	if private != nil {
-		k.private = private
-	}
-	return k
-}
-
-// ed25519 returns the private part of an Ed25519 key. Records and tickets know no other.
-func (k *Key) ed25519() (ed25519.PrivateKey, error) {
+// Ed25519 returns the private part of an Ed25519 key. Records and tickets know no other.
+func (k *Key) Ed25519() (ed25519.PrivateKey, error) {
 	private, ok := k.private.(ed25519.PrivateKey)
 	if !ok {
 		return nil, fmt.Errorf("%v is for %s and signs: %t; want an Ed25519 key with its private part", k, k.algorithm, k.Signs())
@@ -154,8 +148,8 @@ func (k *Key) String() string { return "key " + k.ID }
 // GoString is String, so that no verb prints the private part.
 func (k *Key) GoString() string { return k.String() }
 
-// same reports whether both have the same public part.
-func (k *Key) same(o *Key) bool {
+// Equal reports whether both have the same public part.
+func (k *Key) Equal(o *Key) bool {
 	if secret, ok := k.public.([]byte); ok {
 		other, ok := o.public.([]byte)
 		return ok && bytes.Equal(secret, other)
@@ -164,11 +158,15 @@ func (k *Key) same(o *Key) bool {
 	return ok && p.Equal(o.public)
 }
 
+// PublicPart returns what signatures of the key are checked with: an ed25519.PublicKey, *ecdsa.PublicKey, *rsa.PublicKey or, for HS256,
+// the secret.
+func (k *Key) PublicPart() crypto.PublicKey { return k.public }
+
 // Signs reports whether tokens can be signed with the key.
 func (k *Key) Signs() bool { return k.private != nil || k.Development() }
 
-// signingKey returns what a token of the key's algorithm is signed with: the private part or, for HS256, the secret.
-func (k *Key) signingKey() any {
+// SigningPart returns what a token of the key's algorithm is signed with: the private part or, for HS256, the secret.
+func (k *Key) SigningPart() any {
 	if k.Development() {
 		return k.public
 	}
