@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/kvplane/plan"
 	"pdrouter/metadata"
 )
 
@@ -38,7 +39,7 @@ type Config struct {
 	// call the agent's Close; nil tells nobody.
 	Notify func()
 	Times  Times
-	Allow  Allow
+	Allow  plan.Allow
 	// SerialStarts says that a peer's newer generation proves that the older one's process is gone, as under a
 	// supervisor that reaps an engine before it starts the next. Without it only Agent.Gone is proof, and what this
 	// process sees of one on the same host.
@@ -107,7 +108,7 @@ func Open(cfg Config) (*Agent, error) {
 	if len(self.Agent) > maxName {
 		return nil, fmt.Errorf("kvplane: agent name of %d bytes; want at most %d", len(self.Agent), maxName)
 	}
-	if _, err := newShape(self); err != nil {
+	if err := plan.Check(self); err != nil {
 		return nil, err
 	}
 	for _, r := range self.Layout.Regions {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/kvplane/plan/plantest"
 	"pdrouter/metadata"
 )
 
@@ -22,8 +23,8 @@ func inBubble(t *testing.T, net *fakeNet, ptp, dtp int, test func(t *testing.T, 
 }
 
 var (
-	fromP = list(0, 5, 3, 9)
-	toD   = list(0, 20, 2, 7)
+	fromP = plantest.List(0, 5, 3, 9)
+	toD   = plantest.List(0, 20, 2, 7)
 )
 
 // TestFaultsThatHeal: whatever happens to messages, the transfer arrives whole, once.

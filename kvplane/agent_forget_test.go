@@ -24,8 +24,8 @@ type crowd struct {
 
 func newCrowd(t *testing.T) *crowd {
 	t.Helper()
-	c := &crowd{t: t, net: newFakeNet(), clock: 1, peer: side(1).withDefaults().records("peer")[0]}
-	self := side(1).withDefaults().records("self")[0]
+	c := &crowd{t: t, net: newFakeNet(), clock: 1, peer: side(1).WithDefaults().Records("peer")[0]}
+	self := side(1).WithDefaults().Records("self")[0]
 	key, agree, err := newKey()
 	if err != nil {
 		t.Fatal(err)

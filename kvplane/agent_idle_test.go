@@ -177,7 +177,7 @@ func busyWriter(b *testing.B, n int) *writer {
 	net := newFakeNet()
 	records := map[string][]metadata.Record{}
 	for _, name := range []string{"self", "peer"} {
-		record := side(1).withDefaults().records(name)[0]
+		record := side(1).WithDefaults().Records(name)[0]
 		key, _, err := newKey()
 		if err != nil {
 			b.Fatal(err)

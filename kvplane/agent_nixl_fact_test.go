@@ -11,7 +11,7 @@ import (
 func TestNIXLFactF2DeadWriterLands(t *testing.T) {
 	n, p := overTCP(t)
 	p.do(order{Do: "fill", Seed: 6}, n)
-	p.do(order{Do: "flood", Record: n.record, Ranges: []Range{{p.base, n.base, peerRoom}}}, nil)
+	p.do(order{Do: "flood", Record: n.record, Ranges: []Range{{Local: p.base, Remote: n.base, Length: peerRoom}}}, nil)
 	time.Sleep(200 * time.Millisecond) // the writer fills the sockets; nobody polls here
 	p.kill()
 	time.Sleep(time.Second)

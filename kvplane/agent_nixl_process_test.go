@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/plan/plantest"
 	"pdrouter/metadata"
 )
 
@@ -58,12 +59,12 @@ func openPlaneSide(t *testing.T, role metadata.Role, gen uint64, pairs []int) *p
 	s := &planeSide{rigs: map[int]*rig{}, far: map[int]*rig{}, dir: &fakeDirectory{records: map[string][]metadata.Record{}}}
 	for _, i := range pairs {
 		c := planePairs[i]
-		sp := spec{tp: c.ptp, heads: c.heads, logical: 4, planes: 2, c: 16, blocks: planeSlots * slotBlocks, stages: [][]int{{0, 1}}}
+		sp := plantest.Spec{TP: c.ptp, Heads: c.heads, Logical: 4, Planes: 2, HeadBytes: 16, Blocks: planeSlots * slotBlocks, Stages: [][]int{{0, 1}}}
 		if role == metadata.Decode {
-			sp.tp = c.dtp
+			sp.TP = c.dtp
 		}
 		if c.heads == 1 {
-			sp.planes = 1
+			sp.Planes = 1
 		}
 		s.rigs[i] = newRig(t, sp, rigOptions{
 			transport: func() Transport { return newTransport(t, "nixl") },

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/plan/plantest"
 	"pdrouter/metadata"
 )
 
@@ -199,8 +200,8 @@ func TestLookups(t *testing.T) {
 		for range 20 {
 			id := NewTransferID()
 			ids = append(ids, id)
-			d.expect(id, p, [2]int{4, 4}, list(0))
-			p.offer(id, d, 4, list(0, 1))
+			d.expect(id, p, [2]int{4, 4}, plantest.List(0))
+			p.offer(id, d, 4, plantest.List(0, 1))
 		}
 		for _, id := range ids {
 			d.await(id, Ready)

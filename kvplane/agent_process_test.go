@@ -24,7 +24,7 @@ var patientTimes = Times{Lease: 10 * time.Minute, Wait: 10 * time.Minute, Deadli
 // processRig is an engine with two ranks of 16 MiB, so that a kill finds writes under way.
 func processRig(t *testing.T, transport string, role metadata.Role, dir *fakeDirectory) *rig {
 	s := side(2)
-	s.c = 16 << 10
+	s.HeadBytes = 16 << 10
 	return newRig(t, s, rigOptions{
 		transport: func() Transport { return newTransport(t, transport) },
 		directory: dir, role: role, name: string(role), times: patientTimes,

@@ -327,9 +327,9 @@ func TestRebuiltInSilence(t *testing.T) {
 	net := newFakeNet()
 	synctest.Test(t, func(t *testing.T) {
 		sp := side(4)
-		sp.heads = 1 // the others only notify
+		sp.Heads = 1 // the others only notify
 		d4 := side(1)
-		d4.heads = 1
+		d4.Heads = 1
 		p, d, dir := pairOf(t, func() Transport { return net.transport() }, sp, d4, Times{})
 		whole(t, p, d)
 		p.rebuild(3, net.transport(), dir)

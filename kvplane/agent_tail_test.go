@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/nixl"
+	"pdrouter/kvplane/plan/plantest"
 )
 
 // TestReadyNamesWhatStaysOld: D's blocks hold twice the tokens of P's. Of the last one every byte is either written or
@@ -21,8 +22,8 @@ func TestReadyNamesWhatStaysOld(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				net := newFakeNet()
 				sp, sd := side(4), side(2)
-				sp.logical, sp.pp, sp.stages = tc.p, 2, [][]int{{0}, {1}}
-				sd.logical = tc.d
+				sp.Logical, sp.PP, sp.Stages = tc.p, 2, [][]int{{0}, {1}}
+				sd.Logical = tc.d
 				p, d, _ := pairOf(t, func() Transport { return net.transport() }, sp, sd, Times{})
 				id := NewTransferID()
 				from := []BlockList{{Blocks: []int32{5, 3, 9}[:(tc.tokens+tc.p-1)/tc.p]}}
@@ -51,7 +52,7 @@ func TestReadyNamesWhatStaysOld(t *testing.T) {
 				}
 				left := 0
 				for _, rec := range d.records {
-					each(d.spec, rec, to[0], tc.from, len(to[0].Blocks)*tc.d, func(at uint64, _ string) { left += int(nixl.View(at, 1)[0]) })
+					plantest.Each(d.spec, rec, to[0], tc.from, len(to[0].Blocks)*tc.d, func(at uint64, _ string) { left += int(nixl.View(at, 1)[0]) })
 				}
 				if left > 0 {
 					t.Error("old memory is left behind the last token that was written")
@@ -67,8 +68,8 @@ func TestReadyAfterARebuildNamesWhatStaysOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newFakeNet(fault{"bye", 0, "lose"}, fault{"status", 0, "lose"})
 		sp, sd := side(1), side(1)
-		sp.logical, sp.pp, sp.stages = 16, 2, [][]int{{0}, {1}}
-		sd.logical = 32
+		sp.Logical, sp.PP, sp.Stages = 16, 2, [][]int{{0}, {1}}
+		sd.Logical = 32
 		p, d, dir := pairOf(t, func() Transport { return net.transport() }, sp, sd, Times{})
 		from, to := []BlockList{{Blocks: []int32{5}}}, []BlockList{{Blocks: []int32{20}}}
 		ready := func(id TransferID) []Range {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/kvplane/nixl"
+	"pdrouter/kvplane/plan/plantest"
 	"pdrouter/metadata"
 )
 
@@ -53,7 +55,7 @@ func (d *fakeDirectory) Engine(ctx context.Context, inc metadata.Incarnation) ([
 // rig is an engine: its ranks' agents, their memory, and what they have reported.
 type rig struct {
 	t       *testing.T
-	spec    spec
+	spec    plantest.Spec
 	inc     metadata.Incarnation
 	agents  []*Agent
 	records []metadata.Record
@@ -73,12 +75,12 @@ type rigOptions struct {
 	times     Times
 }
 
-func newRig(t *testing.T, s spec, o rigOptions) *rig {
+func newRig(t *testing.T, s plantest.Spec, o rigOptions) *rig {
 	t.Helper()
-	s = s.withDefaults()
+	s = s.WithDefaults()
 	r := &rig{t: t, spec: s, inc: metadata.Incarnation{Engine: o.name, Generation: max(o.gen, 1)}, changed: make(chan struct{}, 1)}
 	var published []metadata.Record
-	for _, rec := range s.records(o.name) {
+	for _, rec := range s.Records(o.name) {
 		size := 0
 		for _, region := range rec.Layout.Regions {
 			size += int(region.Length)
@@ -90,7 +92,7 @@ func newRig(t *testing.T, s spec, o rigOptions) *rig {
 		rec.Generation, rec.Role, rec.Agent = r.inc.Generation, o.role, ""
 		base := MemoryOf(b).Base
 		for i := range rec.Layout.Regions {
-			rec.Layout.Regions[i].Base += base - s.base
+			rec.Layout.Regions[i].Base += base - s.Base
 		}
 		a, err := Open(Config{
 			Self: rec, Memory: []Memory{MemoryOf(b)}, Transport: o.transport(), Directory: o.directory,
@@ -178,7 +180,7 @@ func word(id TransferID, content string) byte {
 
 func (r *rig) fill(id TransferID, l BlockList, tokens int) {
 	for _, rec := range r.records {
-		each(r.spec, rec, l, l.First, tokens, func(at uint64, content string) {
+		plantest.Each(r.spec, rec, l, l.First, tokens, func(at uint64, content string) {
 			nixl.View(at, 1)[0] = word(id, content)
 		})
 	}
@@ -188,7 +190,7 @@ func (r *rig) fill(id TransferID, l BlockList, tokens int) {
 func (r *rig) wrong(id TransferID, l BlockList, from, to int) int {
 	n := 0
 	for _, rec := range r.records {
-		each(r.spec, rec, l, from, to, func(at uint64, content string) {
+		plantest.Each(r.spec, rec, l, from, to, func(at uint64, content string) {
 			if nixl.View(at, 1)[0] != word(id, content) {
 				n++
 			}
@@ -236,12 +238,12 @@ func settled(t *testing.T, rigs ...*rig) {
 	}
 }
 
-func side(tp int) spec {
-	return spec{tp: tp, heads: 4, logical: 4, planes: 2, c: 2, blocks: 32, stages: [][]int{{0, 1}}}
+func side(tp int) plantest.Spec {
+	return plantest.Spec{TP: tp, Heads: 4, Logical: 4, Planes: 2, HeadBytes: 2, Blocks: 32, Stages: [][]int{{0, 1}}}
 }
 
 // pairOf makes a prefill and a decode engine over the same kind of transport.
-func pairOf(t *testing.T, transport func() Transport, p, d spec, times Times) (*rig, *rig, *fakeDirectory) {
+func pairOf(t *testing.T, transport func() Transport, p, d plantest.Spec, times Times) (*rig, *rig, *fakeDirectory) {
 	dir := &fakeDirectory{records: map[string][]metadata.Record{}}
 	o := rigOptions{transport: transport, directory: dir, role: metadata.Prefill, name: "p", times: times}
 	prefill := newRig(t, p, o)
@@ -297,4 +299,30 @@ func TestTransferTensorParallel(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestRefusedBeforeAnythingIsSent: between whole agents an unplannable pair says no word about a transfer.
+func TestRefusedBeforeAnythingIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newFakeNet()
+		far := side(2)
+		far.Logical = 6
+		p, d, _ := pairOf(t, func() Transport { return net.transport() }, side(1), far, Times{})
+		id := NewTransferID()
+		p.offer(id, d, 12, []BlockList{{Blocks: []int32{1, 4, 6}}})
+		d.expect(id, p, [2]int{0, 12}, []BlockList{{Blocks: []int32{1, 4}}})
+		for _, kind := range []ReportKind{Negative, Safe} {
+			for _, r := range d.await(id, kind) {
+				if want := "kernel block tokens: 4 on P, 6 on D"; kind == Negative && (r.Reason != Unplannable || !strings.Contains(r.Detail, want)) {
+					t.Errorf("D was told %v, %q; want unplannable, %q", r.Reason, r.Detail, want)
+				}
+			}
+		}
+		p.await(id, Sent)
+		net.mu.Lock()
+		defer net.mu.Unlock()
+		if net.seen["register"] != 0 || net.seen["write"] != 0 {
+			t.Errorf("%v was sent; want no registration and no write", net.seen)
+		}
+	})
 }

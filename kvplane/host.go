@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/kvplane/plan"
 	"pdrouter/metadata"
 )
 
@@ -43,7 +44,7 @@ func (l *lookups) ask(inc metadata.Incarnation, then func([]metadata.Record, err
 func (w *writer) lookup(inc metadata.Incarnation, then func([]metadata.Record, error)) {
 	w.host.ask(inc, func(records []metadata.Record, err error) {
 		if err == nil {
-			records, err = ranks(records)
+			records, err = plan.Ranks(records)
 		}
 		if err == nil && records[0].Incarnation != inc {
 			err = fmt.Errorf("kvplane: the records are of %s; want %s", records[0].ID(), inc.ID())

@@ -1,6 +1,12 @@
 package kvplane
 
-import "time"
+import (
+	"time"
+
+	"pdrouter/kvplane/plan"
+	"pdrouter/kvplane/transfer"
+	"pdrouter/metadata"
+)
 
 // message is what two agents say to each other; docs/kvplane.md has the table. Which fields count depends on kind.
 type message struct {
@@ -85,6 +91,9 @@ const (
 	maxBlocks  = 1 << 20 // blocks of a registration, all groups together
 	maxSettled = 1 << 12 // numbers of a FLOOR
 	maxBeats   = 1 << 12 // lines of a BEAT
-	maxTokens  = 1 << 40
+	maxTokens  = transfer.MaxTokens
+	maxName    = plan.MaxName // bytes of the name of an agent or an engine
+	maxExtent  = plan.MaxExtent
+	maxGroups  = metadata.MaxGroups
 	maxWait    = 24 * time.Hour
 )

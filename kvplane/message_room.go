@@ -1,13 +1,13 @@
 package kvplane
 
+import "pdrouter/kvplane/plan"
+
 // roomOf says how many blocks a peer's own record has in each group: it can register no others.
 func (w *writer) roomOf(p *peer) []int {
 	if p.room == nil {
 		p.room = []int{}
-		if s, err := newShape(p.record); err == nil {
-			for _, g := range s.groups {
-				p.room = append(p.room, g.blocks)
-			}
+		if n, err := plan.Blocks(p.record); err == nil {
+			p.room = n
 		}
 	}
 	return p.room

@@ -55,7 +55,7 @@ func TestNIXLDoorbell(t *testing.T) {
 			t.Errorf("a message to a peer that was heard %s rang %d times", tc.name, n)
 		}
 		peer.heard = tc.heard
-		if err := p.tr.Write("d@1", 1, []Range{{p.base, d.base, 8}}, []byte("written")); err != nil {
+		if err := p.tr.Write("d@1", 1, []Range{{Local: p.base, Remote: d.base, Length: 8}}, []byte("written")); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.awaitEnd(1, d); err != nil {

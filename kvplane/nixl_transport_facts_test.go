@@ -21,14 +21,14 @@ func overTCP(t *testing.T) (*node, *process) {
 		t.Fatal(err)
 	}
 	p.do(order{Do: "connect", Record: n.record}, n)
-	if err := n.tr.Write("peer@1", 1, []Range{{n.base, p.base, 1}}, []byte("wired")); err != nil {
+	if err := n.tr.Write("peer@1", 1, []Range{{Local: n.base, Remote: p.base, Length: 1}}, []byte("wired")); err != nil {
 		t.Fatal(err)
 	}
 	p.await("message", n)
 	if err := n.awaitEnd(1); err != nil {
 		t.Fatal(err)
 	}
-	p.do(order{Do: "write", ID: 2, Record: n.record, Ranges: []Range{{p.base, n.base, 1}}, Body: []byte("back")}, n)
+	p.do(order{Do: "write", ID: 2, Record: n.record, Ranges: []Range{{Local: p.base, Remote: n.base, Length: 1}}, Body: []byte("back")}, n)
 	n.awaitMessage([]byte("back"))
 	p.await("ended", n)
 	return n, p
@@ -80,7 +80,7 @@ func TestNIXLFactReleaseIsNoAbort(t *testing.T) {
 func TestNIXLFactDrain(t *testing.T) {
 	n, p := overTCP(t)
 	p.do(order{Do: "fill", Seed: 3}, n)
-	p.do(order{Do: "flood", Record: n.record, Ranges: []Range{{p.base, n.base, peerRoom}}}, nil)
+	p.do(order{Do: "flood", Record: n.record, Ranges: []Range{{Local: p.base, Remote: n.base, Length: peerRoom}}}, nil)
 	time.Sleep(50 * time.Millisecond) // the peer writes into the sockets' buffers; nobody polls here
 	p.kill()
 	clear(n.mem)
@@ -108,7 +108,7 @@ func TestNIXLFactWriterSendsNotification(t *testing.T) {
 		clear(n.mem[:len(image)])
 		n.got = nil
 		p.do(order{Do: "write and hold", ID: 3 + attempt, Record: n.record, Body: []byte("landed"),
-			Ranges: []Range{{p.base, n.base, uint64(len(image))}}}, n)
+			Ranges: []Range{{Local: p.base, Remote: n.base, Length: uint64(len(image))}}}, n)
 		for deadline := time.Now().Add(patience); !bytes.Equal(n.mem[:len(image)], image); n.poll() {
 			if time.Now().After(deadline) {
 				t.Fatal("the bytes have not landed")

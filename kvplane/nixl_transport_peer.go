@@ -28,8 +28,8 @@ func (m *memories) DecodeMsgpack(d *msgpack.Decoder) error {
 	if err != nil {
 		return err
 	}
-	if n > maxRegions {
-		return fmt.Errorf("%d stretches of memory; want at most %d", n, maxRegions)
+	if n > metadata.MaxRegions {
+		return fmt.Errorf("%d stretches of memory; want at most %d", n, metadata.MaxRegions)
 	}
 	*m = make(memories, 0, max(n, 0))
 	for range n {

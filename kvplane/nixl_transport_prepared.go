@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"pdrouter/kvplane/nixl"
+	"pdrouter/kvplane/transfer"
 )
 
 // nixlPrepared is both sides' places of the writes to one peer, which NIXL is told once. Telling it takes a while, so
@@ -19,7 +20,7 @@ type nixlPrepared struct {
 type nixlPlaces struct {
 	owner string // "" is this agent
 	side  nixlSide
-	grids []Grid
+	grids []transfer.StridedRegion
 	next  int // place of grids[0] that is described next
 	list  *nixl.List
 	made  *nixl.Prepared
@@ -29,7 +30,7 @@ type nixlPlaces struct {
 const placesPerPoll = 512
 
 // Prepare implements Preparer.
-func (t *NIXL) Prepare(agent string, local, remote []Grid) bool {
+func (t *NIXL) Prepare(agent string, local, remote []transfer.StridedRegion) bool {
 	p, err := t.peer(agent)
 	if err != nil {
 		return false
@@ -82,7 +83,7 @@ func (x *nixlPrepared) step(a *nixl.Agent, places int) error {
 func (s *nixlPlaces) step(a *nixl.Agent, places int) (left int, err error) {
 	for ; len(s.grids) > 0; s.grids, s.next = s.grids[1:], 0 {
 		g := s.grids[0]
-		reach, ok := g.extent()
+		reach, ok := g.Extent()
 		if !ok {
 			return places, fmt.Errorf("places at %#x: none, or too many", g.Base)
 		}
@@ -100,7 +101,7 @@ func (s *nixlPlaces) step(a *nixl.Agent, places int) (left int, err error) {
 				return 0, nil
 			}
 			places--
-			if err := s.list.Add(nixl.Region{Address: g.at(s.next), Length: g.Length, Device: first.Device}); err != nil {
+			if err := s.list.Add(nixl.Region{Address: g.At(s.next), Length: g.Length, Device: first.Device}); err != nil {
 				return places, err
 			}
 		}

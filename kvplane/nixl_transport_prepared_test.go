@@ -7,14 +7,17 @@ import (
 	"testing"
 
 	"pdrouter/kvplane/nixl"
+	"pdrouter/kvplane/plan"
+	"pdrouter/kvplane/plan/plantest"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
 // laid is two agents over NIXL whose memory holds the regions of a layout, and the plan between them.
 type laid struct {
 	p, d         *node
-	ps, ds       spec
-	pair         *Pair
+	ps, ds       plantest.Spec
+	pair         *plan.Pair
 	from, into   []BlockList
 	tokens       int
 	local, there []int32
@@ -22,17 +25,17 @@ type laid struct {
 }
 
 // layOut opens P and D with the given layouts and plans a transfer of so many tokens in scattered blocks.
-func layOut(t testing.TB, p, d spec, tokens int) *laid {
+func layOut(t testing.TB, p, d plantest.Spec, tokens int) *laid {
 	t.Helper()
-	x := &laid{ps: p.withDefaults(), ds: d.withDefaults(), tokens: tokens}
-	open := func(name string, s *spec, fill byte) (*node, metadata.Record) {
+	x := &laid{ps: p.WithDefaults(), ds: d.WithDefaults(), tokens: tokens}
+	open := func(name string, s *plantest.Spec, fill byte) (*node, metadata.Record) {
 		size := uint64(0)
-		for _, r := range s.records(name)[0].Layout.Regions {
+		for _, r := range s.Records(name)[0].Layout.Regions {
 			size += r.Length
 		}
 		n := openNode(t, newTransport(t, "nixl"), name+"@1", int(size), fill)
-		s.base = n.base
-		return n, s.records(name)[0]
+		s.Base = n.base
+		return n, s.Records(name)[0]
 	}
 	var pr, dr metadata.Record
 	x.p, pr = open("p", &x.ps, 0)
@@ -41,13 +44,13 @@ func layOut(t testing.TB, p, d spec, tokens int) *laid {
 	x.p.store()
 	joined(x.p, x.d)
 	var err error
-	if x.pair, err = NewPair(pr, dr, Allow{}); err != nil {
+	if x.pair, err = plan.New(pr, dr, plan.Allow{}); err != nil {
 		t.Fatal(err)
 	}
 	rng := rand.New(rand.NewPCG(7, 7))
-	draw := func(s spec) []BlockList {
+	draw := func(s plantest.Spec) []BlockList {
 		l := BlockList{}
-		for _, id := range rng.Perm(s.blocks / s.rho)[:(tokens+s.logical-1)/s.logical] {
+		for _, id := range rng.Perm(s.Blocks / s.Physical)[:(tokens+s.Logical-1)/s.Logical] {
 			l.Blocks = append(l.Blocks, int32(id))
 		}
 		return []BlockList{l}
@@ -76,7 +79,7 @@ func (x *laid) prepare(t testing.TB) Preparer {
 	pr := x.p.tr.(Preparer)
 	local, remote := x.pair.Places()
 	for i := 0; !pr.Prepare("d@1", local, remote); i++ {
-		if i > maxPlaces {
+		if i > transfer.MaxPlaces {
 			t.Fatal("the places are not ready")
 		}
 		x.p.poll()
@@ -99,12 +102,12 @@ func TestNIXLPreparedWrites(t *testing.T) {
 	layers := [][]int{{0, 1, 2}}
 	for _, tc := range []struct {
 		name string
-		p, d spec
+		p, d plantest.Spec
 	}{
-		{"equal blocks", spec{heads: 4, logical: 4, c: 32, planes: 2, stages: layers}, spec{heads: 4, logical: 4, c: 32, planes: 2, stages: layers}},
-		{"small to large", spec{heads: 2, logical: 2, c: 8, blocks: 128, stages: layers}, spec{heads: 2, logical: 8, rho: 2, c: 8, stages: layers}},
-		{"large to small, split", spec{heads: 4, logical: 8, c: 8, stages: layers}, spec{tp: 2, heads: 4, logical: 4, rho: 2, c: 8, blocks: 256, stages: layers}},
-		{"heads outside", spec{heads: 2, logical: 4, c: 16, outside: true, stages: layers}, spec{heads: 2, logical: 4, c: 16, stride: 200, stages: layers}},
+		{"equal blocks", plantest.Spec{Heads: 4, Logical: 4, HeadBytes: 32, Planes: 2, Stages: layers}, plantest.Spec{Heads: 4, Logical: 4, HeadBytes: 32, Planes: 2, Stages: layers}},
+		{"small to large", plantest.Spec{Heads: 2, Logical: 2, HeadBytes: 8, Blocks: 128, Stages: layers}, plantest.Spec{Heads: 2, Logical: 8, Physical: 2, HeadBytes: 8, Stages: layers}},
+		{"large to small, split", plantest.Spec{Heads: 4, Logical: 8, HeadBytes: 8, Stages: layers}, plantest.Spec{TP: 2, Heads: 4, Logical: 4, Physical: 2, HeadBytes: 8, Blocks: 256, Stages: layers}},
+		{"heads outside", plantest.Spec{Heads: 2, Logical: 4, HeadBytes: 16, Outside: true, Stages: layers}, plantest.Spec{Heads: 2, Logical: 4, HeadBytes: 16, Stride: 200, Stages: layers}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			x := layOut(t, tc.p, tc.d, 61)
@@ -140,7 +143,7 @@ func TestNIXLPreparedWrites(t *testing.T) {
 
 // TestNIXLPreparedLists follows the lists of a peer through its life.
 func TestNIXLPreparedLists(t *testing.T) {
-	s := spec{heads: 2, logical: 4, c: 16, planes: 2, blocks: 2048, stages: [][]int{{0, 1}}}
+	s := plantest.Spec{Heads: 2, Logical: 4, HeadBytes: 16, Planes: 2, Blocks: 2048, Stages: [][]int{{0, 1}}}
 	x := layOut(t, s, s, 40)
 	tr := x.p.tr.(*NIXL)
 	local, remote := x.pair.Places()
@@ -173,7 +176,7 @@ func TestNIXLPreparedLists(t *testing.T) {
 		t.Error("the peer is not forgotten after its last write")
 	}
 
-	for name, grids := range map[string][]Grid{
+	for name, grids := range map[string][]transfer.StridedRegion{
 		"outside of the peer's memory": {{Base: x.d.base, BlockStride: 1 << 40, Length: 8, Blocks: 2, Units: 1}},
 		"empty":                        {{Base: x.d.base, Length: 8, Units: 1}},
 		"wraps around":                 {{Base: x.d.base, BlockStride: 1 << 63, Length: 8, Blocks: 4, Units: 1}},
@@ -238,7 +241,7 @@ func TestNIXLMemoryTypes(t *testing.T) {
 // the write's end are not in µs/post; the blocks are small, so that copying them, which the post may do, is little of it.
 func BenchmarkPost(b *testing.B) {
 	for _, n := range []int{16, 1024} {
-		s := spec{heads: 8, logical: 16, blocks: 2 * n, stages: [][]int{{0}}}
+		s := plantest.Spec{Heads: 8, Logical: 16, Blocks: 2 * n, Stages: [][]int{{0}}}
 		for _, prepared := range []bool{false, true} {
 			name := fmt.Sprintf("%d blocks/ranges", n)
 			if prepared {

@@ -72,7 +72,7 @@ func TestNIXLOthersEndBesideStuck(t *testing.T) {
 	other := openNode(t, newTransport(t, "nixl"), "other@1", 64, 0)
 	joined(p, other)
 	for i, n := range []*node{d, other} { // wired up first
-		if err := p.tr.Write(n.record.Agent, uint64(1+i), []Range{{p.base, n.base, 1}}, nil); err != nil {
+		if err := p.tr.Write(n.record.Agent, uint64(1+i), []Range{{Local: p.base, Remote: n.base, Length: 1}}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.awaitEnd(uint64(1+i), d, other); err != nil {
@@ -80,14 +80,14 @@ func TestNIXLOthersEndBesideStuck(t *testing.T) {
 		}
 	}
 	for i := range uint64(stuck) {
-		if err := p.tr.Write("d@1", 100+i, []Range{{p.base + 64*i, d.base + 64*i, 64}}, nil); err != nil {
+		if err := p.tr.Write("d@1", 100+i, []Range{{Local: p.base + 64*i, Remote: d.base + 64*i, Length: 64}}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := p.tr.(*NIXL).writing.n; n < stuck/2 {
 		t.Skipf("SKIPPED: only %d of %d writes are held up by a peer that is not polled", n, stuck)
 	}
-	if err := p.tr.Write("other@1", 3, []Range{{p.base, other.base, 64}}, nil); err != nil {
+	if err := p.tr.Write("other@1", 3, []Range{{Local: p.base, Remote: other.base, Length: 64}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.awaitEnd(3, other); err != nil {

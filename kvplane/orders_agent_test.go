@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/plan/plantest"
 	"pdrouter/metadata"
 )
 
@@ -24,15 +25,15 @@ func (h heldDirectory) Engine(ctx context.Context, _ metadata.Incarnation) ([]me
 
 // TestCollect lets an engine without a Report function learn all it must from Collect.
 func TestCollect(t *testing.T) {
-	s := spec{heads: 1, logical: 4, blocks: 8}.withDefaults()
-	rec := s.records("d")[0]
+	s := plantest.Spec{Heads: 1, Logical: 4, Blocks: 8}.WithDefaults()
+	rec := s.Records("d")[0]
 	b, free, err := AllocateMemory(int(rec.Layout.Regions[0].Length) * len(rec.Layout.Regions))
 	if err != nil {
 		t.Fatal(err)
 	}
 	base := MemoryOf(b).Base
 	for i := range rec.Layout.Regions {
-		rec.Layout.Regions[i].Base += base - s.base
+		rec.Layout.Regions[i].Base += base - s.Base
 	}
 	notified := make(chan struct{}, 1000)
 	directory := make(heldDirectory)

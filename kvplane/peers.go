@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/kvplane/plan"
 	"pdrouter/metadata"
 )
 
@@ -14,7 +15,7 @@ import (
 type peer struct {
 	id        peerID
 	record    metadata.Record
-	plan      *Pair // from here to it; nil until something was planned
+	plan      *plan.Pair // from here to it; nil until something was planned
 	connected bool
 	gone      bool
 	unsure    bool          // its connection was lost, and nothing was heard of it since: it may have been rebuilt
@@ -37,9 +38,9 @@ func (p *peer) due() time.Duration { return p.retry }
 type engine struct {
 	peers    []*peer // in the order of its ranks; nil while it is looked up
 	records  []metadata.Record
-	expected []Producer        // whom this rank hears from; follows from the records, nil until it was asked for
+	expected []plan.Producer   // whom this rank hears from; follows from the records, nil until it was asked for
 	owed     []metadata.Record // to whom it owes a completion; likewise
-	tails    []*Pair           // one of each of its stages whose blocks are smaller than this rank's; likewise
+	tails    []*plan.Pair      // one of each of its stages whose blocks are smaller than this rank's; likewise
 	tailed   bool              // tails was asked for
 	expects  []TransferID
 	offers   []TransferID
@@ -163,13 +164,21 @@ func (w *writer) unpark(e *engine) {
 	}
 }
 
+// reasonOf returns the reason that a refusal of the plan has in the protocol.
+func reasonOf(r *plan.Refusal) Reason {
+	if r.Unplannable {
+		return Unplannable
+	}
+	return Short
+}
+
 // fail tells a core that a transfer's peer cannot be had.
 func (w *writer) fail(step func(event), id TransferID, err error) {
 	reason := Handshake
-	var refusal *Refusal
+	var refusal *plan.Refusal
 	switch {
 	case errors.As(err, &refusal):
-		reason = refusal.Reason
+		reason = reasonOf(refusal)
 	case errors.Is(err, ErrSuperseded):
 		reason = Superseded
 	case errors.Is(err, errNoKey):
@@ -297,10 +306,10 @@ func (w *writer) producers(id TransferID, e *engine) {
 }
 
 // expected returns whom this rank hears from in transfers with an engine.
-func (w *writer) expected(e *engine) ([]Producer, error) {
+func (w *writer) expected(e *engine) ([]plan.Producer, error) {
 	var err error
 	if e.expected == nil {
-		e.expected, err = Producers(e.records, w.self, w.cfg.Allow)
+		e.expected, err = plan.Producers(e.records, w.self, w.cfg.Allow)
 	}
 	return e.expected, err
 }
@@ -309,7 +318,7 @@ func (w *writer) expected(e *engine) ([]Producer, error) {
 func (w *writer) consumers(id TransferID, e *engine) {
 	if e.owed == nil {
 		var err error
-		if e.owed, err = Consumers(w.self, e.records, w.cfg.Allow); err != nil {
+		if e.owed, err = plan.Consumers(w.self, e.records, w.cfg.Allow); err != nil {
 			w.fail(w.stepProducer, id, err)
 			return
 		}

@@ -3,6 +3,8 @@ package kvplane
 import (
 	"errors"
 	"time"
+
+	"pdrouter/kvplane/plan"
 )
 
 // slowPost is how long planning and posting a write may take before that is logged: the owner does nothing else
@@ -21,15 +23,15 @@ func (w *writer) write(p *peer, x *effect) {
 	}
 	var err error
 	if p.plan == nil {
-		p.plan, err = NewPair(w.self, p.record, w.cfg.Allow)
+		p.plan, err = plan.New(w.self, p.record, w.cfg.Allow)
 	}
 	if err == nil {
 		w.ranges, err = p.plan.Plan(w.ranges[:0], x.offer.Tokens, x.msg.need, x.offer.Groups, x.msg.groups)
 	}
 	if err != nil {
-		var r *Refusal
+		var r *plan.Refusal
 		if errors.As(err, &r) {
-			refuse(r.Reason, r.Text())
+			refuse(reasonOf(r), r.Text())
 		} else {
 			refuse(Unplannable, err.Error())
 		}
@@ -66,7 +68,7 @@ func (w *writer) write(p *peer, x *effect) {
 func (w *writer) submit(p *peer, x *effect) error {
 	done := w.seal(p, &message{kind: msgDone, seq: x.seq, status: status{state: statusDone, tokens: x.offer.Tokens}})
 	t, ok := w.cfg.Transport.(Preparer)
-	if ok && p.plan.copies() <= mergedPays*len(w.ranges) {
+	if ok && p.plan.Copies() <= mergedPays*len(w.ranges) {
 		local, remote := p.plan.Places()
 		ok = t.Prepare(p.record.Agent, local, remote)
 	} else {

@@ -8,18 +8,21 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/kvplane/plan/plantest"
+	"pdrouter/kvplane/transfer"
 )
 
 // preparedFake is a fake transport that takes writes of places, after it was asked so many times whether it is ready.
 type preparedFake struct {
 	*fakeTransport
 	ready        int
-	local        []Grid
-	remote       []Grid
+	local        []transfer.StridedRegion
+	remote       []transfer.StridedRegion
 	asked, wrote *atomic.Int32
 }
 
-func (t *preparedFake) Prepare(_ string, local, remote []Grid) bool {
+func (t *preparedFake) Prepare(_ string, local, remote []transfer.StridedRegion) bool {
 	t.asked.Add(1)
 	t.local, t.remote = local, remote
 	t.ready--
@@ -30,8 +33,8 @@ func (t *preparedFake) WritePrepared(agent string, id uint64, local, remote []in
 	t.wrote.Add(1)
 	var ranges []Range
 	for i := range local {
-		from, n := placed(t.local, local[i])
-		to, _ := placed(t.remote, remote[i])
+		from, n := plantest.Placed(t.local, local[i])
+		to, _ := plantest.Placed(t.remote, remote[i])
 		ranges = append(ranges, Range{Local: from, Remote: to, Length: n})
 	}
 	return t.Write(agent, id, ranges, notify)
@@ -58,7 +61,7 @@ func TestPostMerged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newFakeNet()
 		var asked, wrote atomic.Int32
-		s := spec{heads: 1, logical: 1, blocks: 256}
+		s := plantest.Spec{Heads: 1, Logical: 1, Blocks: 256}
 		p, d, _ := pairOf(t, func() Transport {
 			return &preparedFake{fakeTransport: net.transport(), asked: &asked, wrote: &wrote}
 		}, s, s, Times{})

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/plan/plantest"
 	"pdrouter/metadata"
 )
 
@@ -233,7 +234,7 @@ func TestForgedMessagesChangeNothing(t *testing.T) {
 		// What the true peer says is heard as before.
 		next := NewTransferID()
 		p.fill(next, fromP[0], 12)
-		d.expect(next, p, [2]int{0, 12}, list(0, 10, 11, 12))
+		d.expect(next, p, [2]int{0, 12}, plantest.List(0, 10, 11, 12))
 		p.offer(next, d, 12, fromP)
 		d.await(next, Ready)
 		p.await(next, Sent)

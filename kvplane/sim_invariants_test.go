@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/kvplane/plan"
 	"pdrouter/metadata"
 )
 
@@ -105,7 +106,7 @@ func (s *sim) writesFor(p *simEngine, rank metadata.Rank, d *simNode) bool {
 	for head := d.memory.first; head < d.memory.first+d.memory.heads; head++ {
 		for tp := range size {
 			first := tp * model / size
-			if inSlice(tp, d.rank.TP, size, h.tp) && head >= first && head < first+max(1, model/size) {
+			if plan.InSlice(tp, d.rank.TP, size, h.tp) && head >= first && head < first+max(1, model/size) {
 				if tp == rank.TP {
 					return true
 				}

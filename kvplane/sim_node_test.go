@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/kvplane/plan"
 	"pdrouter/metadata"
 )
 
@@ -65,7 +66,7 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 	var transport Transport
 	n.t, transport = n.transport(n.record.Agent)
 	cfg := Config{
-		Self: n.record, Transport: transport, Times: s.times, Allow: Allow{TokensFirstSplit: true},
+		Self: n.record, Transport: transport, Times: s.times, Allow: plan.Allow{TokensFirstSplit: true},
 		SerialStarts: s.serial, Log: slog.New(slog.DiscardHandler),
 		Report: func(r Report) { s.reported(n, r) }, Notify: func() { n.run.sched.rings(n) },
 	}

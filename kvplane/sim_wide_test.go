@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
@@ -160,7 +161,7 @@ func (n *simNode) keepsFor(inc metadata.Incarnation) bool {
 
 // simGrids are the places that a link was told of.
 type simGrids struct {
-	local, remote []Grid
+	local, remote []transfer.StridedRegion
 	ready         int // which pass of its owner finds them ready
 }
 
@@ -174,7 +175,7 @@ type simPreparingFencer struct {
 }
 
 // Prepare implements Preparer.
-func (t *simPreparer) Prepare(agent string, local, remote []Grid) bool {
+func (t *simPreparer) Prepare(agent string, local, remote []transfer.StridedRegion) bool {
 	l := t.peers[agent]
 	if l == nil || l.leaving {
 		return false
@@ -214,7 +215,7 @@ func (t *simPreparer) WritePrepared(agent string, id uint64, local, remote []int
 }
 
 // simPlace finds a place of some grids, whose length is 0 if there is no such place.
-func simPlace(grids []Grid, i int) (address, length uint64) {
+func simPlace(grids []transfer.StridedRegion, i int) (address, length uint64) {
 	for _, g := range grids {
 		if n := g.Blocks * g.Units; i >= n {
 			i -= n

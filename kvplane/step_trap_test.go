@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"pdrouter/kvplane/plan/plantest"
 )
 
 // Each of these names a mistake that planes of this kind have made.
@@ -33,25 +33,6 @@ func TestTrapCompleteAtTheFirstOfSeveralNotifications(t *testing.T) {
 		status peer=3 seq=1 state=done
 		> send-floor peer=3 seq=1
 		> report ready tid=1 3/3`)
-}
-
-// D holds the beginning as a cached prefix and has a spare block at the end, so that its list is shorter than P's and
-// neither their beginnings nor their ends belong together.
-func TestTrapListsOfUnequalLengthCutAtTheEnd(t *testing.T) {
-	s := spec{heads: 1, logical: 4}.withDefaults()
-	pair, err := NewPair(s.records("p")[0], s.records("d")[0], Allow{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	from := []BlockList{{First: 0, Blocks: []int32{0, 1, 2, 5}}}
-	to := []BlockList{{First: 8, Blocks: []int32{9, 4, 6}}}
-	ranges, err := pair.Plan(nil, 14, [2]int{8, 14}, from, to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(rangesText(ranges), "20>16:4 8>36:4"); diff != "" {
-		t.Errorf("ranges differ (-got +want):\n%s", diff)
-	}
 }
 
 func TestTrapFailedSubmissionIsNotToldToD(t *testing.T) {
@@ -198,7 +179,7 @@ func TestTrapZeroBlockHandOverSendsNothing(t *testing.T) {
 				p.offer(id, d, 12, fromP)
 				time.Sleep(10 * time.Millisecond)
 			}
-			d.expect(id, p, [2]int{12, 12}, list(0)) // D holds everything
+			d.expect(id, p, [2]int{12, 12}, plantest.List(0)) // D holds everything
 			if first == "expect" {
 				time.Sleep(10 * time.Millisecond)
 				p.offer(id, d, 12, fromP)
@@ -219,9 +200,9 @@ func TestTrapZeroBlockHandOverSendsNothing(t *testing.T) {
 func TestTrapRanksThatWriteNothingAreNeverTold(t *testing.T) {
 	for _, ptp := range []int{2, 4} {
 		synctest.Test(t, func(t *testing.T) {
-			mla := spec{heads: 1, logical: 4, c: 2, blocks: 32, stages: [][]int{{0, 1}}}
+			mla := plantest.Spec{Heads: 1, Logical: 4, HeadBytes: 2, Blocks: 32, Stages: [][]int{{0, 1}}}
 			from, to := mla, mla
-			from.tp, to.tp = ptp, 2
+			from.TP, to.TP = ptp, 2
 			net := newFakeNet()
 			p, d, _ := pairOf(t, func() Transport { return net.transport() }, from, to, Times{})
 			id := NewTransferID()

@@ -3,6 +3,8 @@ package kvplane
 import (
 	"cmp"
 	"slices"
+
+	"pdrouter/kvplane/plan"
 )
 
 // tail returns the ranges of this rank's memory, in Local, that nobody has written in a transfer's last blocks though
@@ -35,8 +37,8 @@ func (w *writer) tail(x *effect) []Range {
 }
 
 // tails plans for one rank of each stage of an engine that leaves something in this rank's blocks.
-func (w *writer) tails(e *engine) []*Pair {
-	var out []*Pair
+func (w *writer) tails(e *engine) []*plan.Pair {
+	var out []*plan.Pair
 	stages := map[int]bool{}
 	expected, err := w.expected(e) // asked for again: a rank of the engine may have been rebuilt since the transfer began
 	if err != nil {
@@ -47,7 +49,7 @@ func (w *writer) tails(e *engine) []*Pair {
 			continue
 		}
 		stages[x.Record.Rank.PP] = true
-		if q, err := NewPair(x.Record, w.self, w.cfg.Allow); err == nil && q.d.kernel > q.unit { // P has been told of errors
+		if q, err := plan.New(x.Record, w.self, w.cfg.Allow); err == nil && q.LeavesRest() { // P has been told of errors
 			out = append(out, q)
 		}
 	}

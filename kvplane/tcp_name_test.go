@@ -93,7 +93,7 @@ func TestTCPNames(t *testing.T) {
 				closed(t, conn)
 			}
 			// On the connection that it had from the beginning.
-			if err := p.tr.Write("d@1", 1, []Range{{p.base, d.base, 8192}}, []byte("written")); err != nil {
+			if err := p.tr.Write("d@1", 1, []Range{{Local: p.base, Remote: d.base, Length: 8192}}, []byte("written")); err != nil {
 				t.Fatal(err)
 			}
 			d.awaitMessage([]byte("written"), p)

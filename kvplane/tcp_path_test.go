@@ -39,7 +39,7 @@ func TestTCPPath(t *testing.T) {
 				}
 				return
 			}
-			if err := p.tr.Write("d@1", 1, []Range{{p.base, d.base, 8192}}, []byte("x")); err != nil {
+			if err := p.tr.Write("d@1", 1, []Range{{Local: p.base, Remote: d.base, Length: 8192}}, []byte("x")); err != nil {
 				t.Fatal(err)
 			}
 			d.awaitMessage([]byte("x"))
@@ -81,7 +81,7 @@ func TestTCPPathForbidden(t *testing.T) {
 				}
 				return
 			}
-			if err := n.tr.Write("peer@1", 1, []Range{{n.base, p.base, peerRoom}}, []byte("x")); err != nil {
+			if err := n.tr.Write("peer@1", 1, []Range{{Local: n.base, Remote: p.base, Length: peerRoom}}, []byte("x")); err != nil {
 				t.Fatal(err)
 			}
 			p.await("message", n)

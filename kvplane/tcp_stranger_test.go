@@ -109,7 +109,7 @@ func TestTCPImpostor(t *testing.T) {
 	if err := p.tr.Connect(metadata.Record{Agent: "d@1", Transport: "tcp", Blob: blob}); err != nil {
 		t.Fatal(err)
 	}
-	err = p.tr.Write("d@1", 7, []Range{{p.base, 1 << 20, 4096}}, nil)
+	err = p.tr.Write("d@1", 7, []Range{{Local: p.base, Remote: 1 << 20, Length: 4096}}, nil)
 	if err == nil { // not lost yet
 		err = p.awaitEnd(7)
 	}

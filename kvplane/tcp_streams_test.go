@@ -113,7 +113,7 @@ func TestTCPStreamLost(t *testing.T) {
 	cfg := TCPConfig{Path: pathSocket, Streams: 3}
 	p, d := openNode(t, NewTCP(cfg), "p@1", 1<<20, 7), openNode(t, NewTCP(cfg), "d@1", 1<<20, 0)
 	p.connect(d)
-	if err := p.tr.Write("d@1", 1, []Range{{p.base, d.base, 4096}}, nil); err != nil {
+	if err := p.tr.Write("d@1", 1, []Range{{Local: p.base, Remote: d.base, Length: 4096}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.awaitEnd(1); err != nil { // so every connection has its place

@@ -173,7 +173,7 @@ func TestTCPUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.connect(d)
-	_ = p.tr.Write("d@1", 1, []Range{{p.base, d.base, 1}}, nil) // refused only if it was lost already
+	_ = p.tr.Write("d@1", 1, []Range{{Local: p.base, Remote: d.base, Length: 1}}, nil) // refused only if it was lost already
 	lost := p.await("peer lost", func(in Incoming) bool { return in.Kind == PeerLost })
 	if lost.Err == nil {
 		t.Error("lost without why")
@@ -223,7 +223,7 @@ func TestTCPMessagesOvertakeWrites(t *testing.T) {
 	const size = 16 << 20
 	p, d := pair(t, func(testing.TB) Transport { return NewTCP(TCPConfig{}) }, size)
 	for id := range uint64(8) {
-		if err := p.tr.Write("d@1", id, []Range{{p.base, d.base, size}}, []byte("written")); err != nil {
+		if err := p.tr.Write("d@1", id, []Range{{Local: p.base, Remote: d.base, Length: size}}, []byte("written")); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -18,12 +18,8 @@ func NewTransferID() TransferID { return transfer.NewID() }
 // ParseTransferID is the inverse of String. Capital digits and the zero id are refused.
 func ParseTransferID(s string) (TransferID, error) { return transfer.ParseID(s) }
 
-// BlockList is one group's blocks of a request on one rank: Blocks[j] holds the tokens from First + j·L on,
-// L being the rank's logical block size. The ids are logical.
-type BlockList struct {
-	First  int // token index where Blocks[0] begins; a multiple of the kernel block size
-	Blocks []int32
-}
+// BlockList is one group's blocks of a request on one rank.
+type BlockList = transfer.BlockList
 
 // Offer is P's word that a request's KV is finished and visible in memory. The rank's agent keeps the blocks until it
 // reports Sent; the engine frees them when all its ranks have.

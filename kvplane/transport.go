@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
@@ -25,12 +26,8 @@ type Memory struct {
 	Device int    `msgpack:",omitempty"`
 }
 
-// Range is one contiguous copy from this rank's memory to a peer's, both as addresses in their owner's space.
-type Range struct {
-	Local  uint64
-	Remote uint64
-	Length uint64
-}
+// Range is a copy from memory of one rank to memory of another.
+type Range = transfer.Range
 
 // Transport moves bytes and messages for one agent. Only the agent's goroutine calls it, and no method but Open and
 // Close may block on a peer. Messages may be lost, doubled and reordered; a write either lands whole before its
@@ -109,4 +106,15 @@ func (k IncomingKind) String() string {
 		return "peer lost"
 	}
 	return "unknown"
+}
+
+// Preparer is a Transport that can make a peer's memory ready once, so that a write names places in two lists instead
+// of describing them.
+type Preparer interface {
+	// Prepare makes the places of both sides ready for WritePrepared to a connected peer, in the course of later calls
+	// of Poll, and says whether they are. Until then, which may be for ever, there is Write. Only the first call after
+	// Connect counts, so it may be made before every write. The slices are not changed, nor may the caller change them.
+	Prepare(agent string, local, remote []transfer.StridedRegion) bool
+	// WritePrepared is Write of place local[i] to place remote[i]. Neither list nor notify is kept.
+	WritePrepared(agent string, id uint64, local, remote []int32, notify []byte) error
 }

@@ -203,7 +203,7 @@ func TestTransportPeers(t *testing.T) {
 		if err := p.tr.Send("x@1", []byte("hello")); !errors.Is(err, ErrUnknownPeer) {
 			t.Errorf("message to a stranger: %v; want ErrUnknownPeer", err)
 		}
-		if err := p.tr.Write("x@1", 1, []Range{{p.base, d.base, 1}}, nil); !errors.Is(err, ErrUnknownPeer) {
+		if err := p.tr.Write("x@1", 1, []Range{{Local: p.base, Remote: d.base, Length: 1}}, nil); !errors.Is(err, ErrUnknownPeer) {
 			t.Errorf("write to a stranger: %v; want ErrUnknownPeer", err)
 		}
 		if err := p.tr.Connect(d.record); !errors.Is(err, ErrKnownPeer) {
@@ -236,7 +236,7 @@ func TestTransportPeers(t *testing.T) {
 func TestTransportReceiverCloses(t *testing.T) {
 	conformance(t, func(t *testing.T, pair pairing) {
 		p, d := pair(t, 1<<20)
-		if err := p.tr.Write("d@1", 1, []Range{{p.base, d.base, 1 << 20}}, []byte("first")); err != nil {
+		if err := p.tr.Write("d@1", 1, []Range{{Local: p.base, Remote: d.base, Length: 1 << 20}}, []byte("first")); err != nil {
 			t.Fatal(err)
 		}
 		d.awaitMessage([]byte("first"), p)
@@ -246,7 +246,7 @@ func TestTransportReceiverCloses(t *testing.T) {
 		if err := d.tr.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.tr.Write("d@1", 2, []Range{{p.base, d.base, 1 << 20}}, []byte("second")); err == nil {
+		if err := p.tr.Write("d@1", 2, []Range{{Local: p.base, Remote: d.base, Length: 1 << 20}}, []byte("second")); err == nil {
 			if err := p.awaitEnd(2); err == nil {
 				t.Error("a write to a closed receiver ended well")
 			}
@@ -255,7 +255,7 @@ func TestTransportReceiverCloses(t *testing.T) {
 		if lost.Agent != "d@1" || lost.Err == nil {
 			t.Errorf("lost %q: %v; want d@1 and why", lost.Agent, lost.Err)
 		}
-		if err := p.tr.Write("d@1", 3, []Range{{p.base, d.base, 1}}, nil); !errors.Is(err, ErrPeerLost) {
+		if err := p.tr.Write("d@1", 3, []Range{{Local: p.base, Remote: d.base, Length: 1}}, nil); !errors.Is(err, ErrPeerLost) {
 			t.Errorf("write to a lost peer: %v; want ErrPeerLost", err)
 		}
 		p.tr.Disconnect("d@1")
@@ -272,7 +272,7 @@ func TestTransportClosed(t *testing.T) {
 		if err := p.tr.Send("d@1", []byte("x")); !errors.Is(err, ErrClosed) {
 			t.Errorf("Send: %v; want ErrClosed", err)
 		}
-		if err := p.tr.Write("d@1", 1, []Range{{p.base, d.base, 1}}, nil); !errors.Is(err, ErrClosed) {
+		if err := p.tr.Write("d@1", 1, []Range{{Local: p.base, Remote: d.base, Length: 1}}, nil); !errors.Is(err, ErrClosed) {
 			t.Errorf("Write: %v; want ErrClosed", err)
 		}
 		if err := p.tr.Connect(d.record); !errors.Is(err, ErrClosed) {

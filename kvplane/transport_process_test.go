@@ -82,7 +82,7 @@ func TestProcessReceiverKilled(t *testing.T) {
 		posted, ended, failed := uint64(0), uint64(0), 0
 		var lost error
 		post := func() {
-			if err := n.tr.Write("peer@1", posted, []Range{{n.base, p.base, size}}, []byte("x")); err == nil {
+			if err := n.tr.Write("peer@1", posted, []Range{{Local: n.base, Remote: p.base, Length: size}}, []byte("x")); err == nil {
 				posted++
 			} else if !errors.Is(err, ErrPeerLost) {
 				t.Fatal(err)
@@ -131,11 +131,11 @@ func TestProcessReceiverKilled(t *testing.T) {
 		if failed == 0 {
 			t.Error("no write failed")
 		}
-		if err := n.tr.Write("peer@1", 1, []Range{{n.base, p.base, 1}}, nil); !errors.Is(err, ErrPeerLost) {
+		if err := n.tr.Write("peer@1", 1, []Range{{Local: n.base, Remote: p.base, Length: 1}}, nil); !errors.Is(err, ErrPeerLost) {
 			t.Errorf("write to the dead: %v; want ErrPeerLost", err)
 		}
 		n.tr.Disconnect("peer@1")
-		if err := n.tr.Write("peer@1", 1, []Range{{n.base, p.base, 1}}, nil); !errors.Is(err, ErrUnknownPeer) {
+		if err := n.tr.Write("peer@1", 1, []Range{{Local: n.base, Remote: p.base, Length: 1}}, nil); !errors.Is(err, ErrUnknownPeer) {
 			t.Errorf("write to the forgotten: %v; want ErrUnknownPeer", err)
 		}
 		if err := n.tr.Close(); err != nil {
@@ -193,7 +193,7 @@ func TestTransportLeavesNothing(t *testing.T) {
 			l.prepare(t)
 			leavesNothing(t, func(t *testing.T) {
 				l.run(t, func(t *testing.T, n *node, p *process) {
-					if err := n.tr.Write("peer@1", 1, []Range{{n.base, p.base, 4096}}, nil); err != nil {
+					if err := n.tr.Write("peer@1", 1, []Range{{Local: n.base, Remote: p.base, Length: 4096}}, nil); err != nil {
 						t.Fatal(err)
 					}
 					if err := n.awaitEnd(1); err != nil {
@@ -202,7 +202,7 @@ func TestTransportLeavesNothing(t *testing.T) {
 					whole := []Range{{Local: p.base, Remote: n.base, Length: peerRoom}}
 					p.do(order{Do: "flood", Record: n.record, Ranges: whole}, n)
 					for id := range uint64(4) {
-						if err := n.tr.Write("peer@1", 10+id, []Range{{n.base, p.base, peerRoom}}, []byte("x")); err != nil {
+						if err := n.tr.Write("peer@1", 10+id, []Range{{Local: n.base, Remote: p.base, Length: peerRoom}}, []byte("x")); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -256,7 +256,7 @@ func TestIdleTransportCPU(t *testing.T) {
 			continue
 		}
 		c.run(t, func(t *testing.T, n *node, p *process) {
-			if err := n.tr.Write("peer@1", 1, []Range{{n.base, p.base, 4096}}, []byte("wired")); err != nil {
+			if err := n.tr.Write("peer@1", 1, []Range{{Local: n.base, Remote: p.base, Length: 4096}}, []byte("wired")); err != nil {
 				t.Fatal(err)
 			}
 			p.await("message", n)
@@ -285,7 +285,7 @@ func TestIdleTransportCPU(t *testing.T) {
 func TestProcessReceiverPaused(t *testing.T) {
 	processes(t, func(t *testing.T, n *node, p *process) {
 		for id := range uint64(4) {
-			if err := n.tr.Write("peer@1", id, []Range{{n.base, p.base, peerRoom}}, []byte("x")); err != nil {
+			if err := n.tr.Write("peer@1", id, []Range{{Local: n.base, Remote: p.base, Length: peerRoom}}, []byte("x")); err != nil {
 				t.Fatal(err)
 			}
 			if id == 0 {
@@ -338,7 +338,7 @@ func TestProcessPeerReplaced(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatal("the peer was not lost")
 			}
-			_ = n.tr.Write("peer@1", 1, []Range{{n.base, p.base, 4096}}, nil) // NIXL learns of a death by a write
+			_ = n.tr.Write("peer@1", 1, []Range{{Local: n.base, Remote: p.base, Length: 4096}}, nil) // NIXL learns of a death by a write
 			n.poll()
 			for _, in := range n.got {
 				lost = lost || in.Kind == PeerLost
@@ -355,7 +355,7 @@ func TestProcessPeerReplaced(t *testing.T) {
 		next.do(order{Do: "connect", Record: n.record}, n)
 		scribble(n.mem[:4096], 8)
 		n.store()
-		if err := n.tr.Write("peer@1", 2, []Range{{n.base, next.base, 4096}}, []byte("again")); err != nil {
+		if err := n.tr.Write("peer@1", 2, []Range{{Local: n.base, Remote: next.base, Length: 4096}}, []byte("again")); err != nil {
 			t.Fatal(err)
 		}
 		next.await("message", n)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"pdrouter/kvplane"
 	"pdrouter/kvplane/control"
+	"pdrouter/kvplane/plan"
 	"pdrouter/metadata"
 )
 
@@ -141,7 +141,7 @@ func agreed(t *testing.T, x pair) map[metadata.Rank]int {
 	writers := map[metadata.Rank]int{}
 	tells, hears := map[[2]string]bool{}, map[[2]string]bool{}
 	for _, d := range ds {
-		producers, err := kvplane.Producers(ps, d, kvplane.Allow{})
+		producers, err := plan.Producers(ps, d, plan.Allow{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +153,7 @@ func agreed(t *testing.T, x pair) map[metadata.Rank]int {
 		}
 	}
 	for _, p := range ps {
-		consumers, err := kvplane.Consumers(p, ds, kvplane.Allow{})
+		consumers, err := plan.Consumers(p, ds, plan.Allow{})
 		if err != nil {
 			t.Fatal(err)
 		}

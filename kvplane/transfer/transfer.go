@@ -1,5 +1,5 @@
-// Package transfer names the hand-over of one request's KV between two engines. The gateway, the control routes and the
-// plane use it, so it imports nothing of theirs.
+// Package transfer has the words of the hand-over of one request's KV between two engines: its id, the blocks that it is about, and the ranges
+// of memory that are copied. The gateway, the control routes and the plane use it, so it imports nothing of theirs.
 package transfer
 
 import (

@@ -1,4 +1,4 @@
-package kvplane
+package plan
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
@@ -33,10 +34,29 @@ type group struct {
 
 // Bounds on the counts in a record, which comes from outside: products stay far from overflow.
 const (
-	maxExtent  = 1 << 20
+	MaxExtent  = 1 << 20
 	maxRegions = metadata.MaxRegions
 	maxGroups  = metadata.MaxGroups
 )
+
+// Check returns an error for a record that nothing can be planned with.
+func Check(r metadata.Record) error {
+	_, err := newShape(r)
+	return err
+}
+
+// Blocks returns how many logical blocks a rank has in each group.
+func Blocks(r metadata.Record) ([]int, error) {
+	s, err := newShape(r)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]int, len(s.groups))
+	for i, g := range s.groups {
+		out[i] = g.blocks
+	}
+	return out, nil
+}
 
 // newShape checks a record, whoever wrote it: afterwards every address computed from it lies in its regions.
 func newShape(r metadata.Record) (shape, error) {
@@ -55,8 +75,8 @@ func newShape(r metadata.Record) (shape, error) {
 		{"block_tokens", l.BlockTokens}, {"physical_per_logical", l.Physical}, {"heads", l.Heads},
 		{"head_bytes", l.HeadBytes}, {"size.pp", r.Size.PP}, {"size.tp", r.Size.TP},
 	} {
-		if v.n < 1 || v.n > maxExtent {
-			return bad("%s is %d; want 1 to %d", v.name, v.n, maxExtent)
+		if v.n < 1 || v.n > MaxExtent {
+			return bad("%s is %d; want 1 to %d", v.name, v.n, MaxExtent)
 		}
 	}
 	switch {
@@ -89,7 +109,7 @@ func newShape(r metadata.Record) (shape, error) {
 		}
 	}
 	for _, region := range l.Regions {
-		if region.Planes < 1 || region.Planes > maxExtent || region.Blocks < 1 || region.Blocks > 1<<31-1 {
+		if region.Planes < 1 || region.Planes > MaxExtent || region.Blocks < 1 || region.Blocks > 1<<31-1 {
 			return bad("layer %d: %d planes of %d blocks", region.Layer, region.Planes, region.Blocks)
 		}
 		i, ok := s.groupOf[region.Layer]
@@ -124,10 +144,10 @@ func newGroup(g metadata.Group, l metadata.Layout, rank, size int) (group, error
 	heads, width := cmp.Or(g.Heads, l.Heads), cmp.Or(g.HeadBytes, l.HeadBytes)
 	made := group{window: g.Window, model: heads, bytes: uint64(width), first: rank * heads / size, heads: max(1, heads/size), blocks: 1<<31 - 1}
 	switch {
-	case g.Window < 0 || g.Window > maxTokens:
+	case g.Window < 0 || g.Window > transfer.MaxTokens:
 		return group{}, fmt.Errorf("window is %d", g.Window)
-	case heads < 1 || heads > maxExtent || width < 1 || width > maxExtent:
-		return group{}, fmt.Errorf("%d heads of %d bytes; want 1 to %d of each", heads, width, maxExtent)
+	case heads < 1 || heads > MaxExtent || width < 1 || width > MaxExtent:
+		return group{}, fmt.Errorf("%d heads of %d bytes; want 1 to %d of each", heads, width, MaxExtent)
 	case heads%size != 0 && size%heads != 0:
 		return group{}, &unevenError{heads: heads, ranks: size}
 	}
@@ -178,24 +198,26 @@ func (s *shape) layers() map[int][]metadata.Region {
 }
 
 // place returns the kernel block of token t and t's index in it.
-func (s *shape) place(l BlockList, t int) (block, token int) {
+func (s *shape) place(l transfer.BlockList, t int) (block, token int) {
 	id := int(l.Blocks[t/s.logical-l.First/s.logical])
 	o := t % s.logical
 	return id*s.physical + o/s.kernel, o % s.kernel
 }
 
 // unit returns the offset in a region of the tokens from t on, which begin a unit.
-func (s *shape) unit(l BlockList, t int, r *metadata.Region) uint64 {
+func (s *shape) unit(l transfer.BlockList, t int, r *metadata.Region) uint64 {
 	block, token := s.place(l, t)
 	return uint64(block)*r.BlockStride + uint64(token)*r.TokenStride
 }
 
 // reach returns the token behind the list's last block.
-func (s *shape) reach(l BlockList) int { return (l.First/s.logical + len(l.Blocks)) * s.logical }
+func (s *shape) reach(l transfer.BlockList) int {
+	return (l.First/s.logical + len(l.Blocks)) * s.logical
+}
 
 // check refuses a list whose numbers do not fit the layout of a group.
-func (s *shape) check(l BlockList, group int) error {
-	if l.First < 0 || l.First%s.kernel != 0 || l.First > maxTokens {
+func (s *shape) check(l transfer.BlockList, group int) error {
+	if l.First < 0 || l.First%s.kernel != 0 || l.First > transfer.MaxTokens {
 		return fmt.Errorf("first token %d; want a multiple of %d", l.First, s.kernel)
 	}
 	blocks := s.groups[group].blocks

@@ -1,4 +1,4 @@
-package kvplane
+package plan
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ type Producer struct {
 // Producers returns the ranks of P that consumer d expects, in the order of stage and tensor-parallel rank. They come
 // from the records of all ranks of P, never from a number in a message.
 func Producers(p []metadata.Record, d metadata.Record, allow Allow) ([]Producer, error) {
-	grid, err := ranks(p)
+	grid, err := Ranks(p)
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +24,7 @@ func Producers(p []metadata.Record, d metadata.Record, allow Allow) ([]Producer,
 	var q *Pair
 	have := map[written]bool{}
 	for _, r := range grid {
-		if q, err = NewPair(r, d, allow); err != nil {
+		if q, err = New(r, d, allow); err != nil {
 			return nil, err
 		}
 		for _, g := range q.groups {
@@ -71,13 +71,13 @@ func (q *Pair) writers(g int) []int {
 
 // Consumers returns the ranks of D that producer p owes a completion before it may free a transfer's blocks.
 func Consumers(p metadata.Record, d []metadata.Record, allow Allow) ([]metadata.Record, error) {
-	grid, err := ranks(d)
+	grid, err := Ranks(d)
 	if err != nil {
 		return nil, err
 	}
 	var out []metadata.Record
 	for _, r := range grid {
-		q, err := NewPair(p, r, allow)
+		q, err := New(p, r, allow)
 		if err != nil {
 			return nil, err
 		}
@@ -88,13 +88,13 @@ func Consumers(p metadata.Record, d []metadata.Record, allow Allow) ([]metadata.
 	return out, nil
 }
 
-// ranks puts the records of one engine in order and refuses a set that is not whole.
-func ranks(records []metadata.Record) ([]metadata.Record, error) {
+// Ranks puts the records of one engine in order and refuses a set that is not whole.
+func Ranks(records []metadata.Record) ([]metadata.Record, error) {
 	if len(records) == 0 {
 		return nil, errors.New("kvplane: no records")
 	}
 	size := records[0].Size
-	if size.PP < 1 || size.TP < 1 || size.PP > maxExtent || size.TP > maxExtent || size.PP*size.TP > len(records) {
+	if size.PP < 1 || size.TP < 1 || size.PP > MaxExtent || size.TP > MaxExtent || size.PP*size.TP > len(records) {
 		return nil, unplannable("ranks of "+records[0].ID(), fmt.Sprintf("%d records", len(records)), "size "+size.String())
 	}
 	grid := make([]metadata.Record, size.PP*size.TP)
@@ -102,7 +102,7 @@ func ranks(records []metadata.Record) ([]metadata.Record, error) {
 	for _, r := range records {
 		if r.Incarnation != records[0].Incarnation || r.Size != size || r.Rank.DP != 0 ||
 			r.Rank.PP < 0 || r.Rank.PP >= size.PP || r.Rank.TP < 0 || r.Rank.TP >= size.TP ||
-			r.Agent == "" || len(r.Agent) > maxName || agents[r.Agent] {
+			r.Agent == "" || len(r.Agent) > MaxName || agents[r.Agent] {
 			return nil, fmt.Errorf("kvplane: record of %s rank %s, agent %q, does not belong to %s of size %s",
 				r.ID(), r.Rank, r.Agent, records[0].ID(), size)
 		}
@@ -120,8 +120,8 @@ func ranks(records []metadata.Record) ([]metadata.Record, error) {
 	return grid, nil
 }
 
-// maxName bounds the name of an agent or an engine, in bytes.
-const maxName = 255
+// MaxName bounds the name of an agent or an engine, in bytes.
+const MaxName = 255
 
 // Counts are the numbers that follow from the sizes alone: P's and D's tensor-parallel sizes, the model's heads, and
 // with how many stages of the other side one stage shares a layer.

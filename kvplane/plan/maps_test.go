@@ -1,4 +1,4 @@
-package kvplane
+package plan
 
 import (
 	"fmt"
@@ -37,7 +37,7 @@ func TestMapsIsThePlan(t *testing.T) {
 						p := rank(metadata.Prefill, ps, at)
 						each(ds, func(to metadata.Rank) {
 							d := rank(metadata.Decode, ds, to)
-							plan, err := NewPair(p, d, Allow{})
+							plan, err := New(p, d, Allow{})
 							if err != nil {
 								t.Fatal(err)
 							}

@@ -1,12 +1,12 @@
-package kvplane
+package plan
 
 import "fmt"
 
 // Refusal says why nothing may be sent between two ranks, or for one transfer, and names both sides' values.
 type Refusal struct {
-	Reason Reason // Unplannable or Short
-	What   string // the quantity that does not fit
-	P, D   string // its values
+	Unplannable bool   // the two layouts do not fit each other; else P's blocks and D's need of one transfer do not
+	What        string // the quantity that does not fit
+	P, D        string // its values
 }
 
 // Error returns "kvplane: what: … on P, … on D".
@@ -16,9 +16,9 @@ func (r *Refusal) Error() string { return "kvplane: " + r.Text() }
 func (r *Refusal) Text() string { return r.What + ": " + r.P + " on P, " + r.D + " on D" }
 
 func unplannable(what string, p, d any) *Refusal {
-	return &Refusal{Reason: Unplannable, What: what, P: fmt.Sprint(p), D: fmt.Sprint(d)}
+	return &Refusal{Unplannable: true, What: what, P: fmt.Sprint(p), D: fmt.Sprint(d)}
 }
 
 func short(what string, p, d any) *Refusal {
-	return &Refusal{Reason: Short, What: what, P: fmt.Sprint(p), D: fmt.Sprint(d)}
+	return &Refusal{What: what, P: fmt.Sprint(p), D: fmt.Sprint(d)}
 }

@@ -1,4 +1,4 @@
-package kvplane
+package plan
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/kvplane/plan/plantest"
 	"pdrouter/metadata"
 )
 
@@ -40,8 +41,8 @@ func TestCounts(t *testing.T) {
 				stages = append(stages, []int{2 * i, 2*i + 1})
 				all = append(all, 2*i, 2*i+1)
 			}
-			p := spec{tp: tc.p, pp: tc.stages, heads: tc.heads, logical: 2, stages: stages}.withDefaults().records("p")
-			d := spec{tp: tc.d, heads: tc.heads, logical: 2, stages: [][]int{all}}.withDefaults().records("d")
+			p := plantest.Spec{TP: tc.p, PP: tc.stages, Heads: tc.heads, Logical: 2, Stages: stages}.WithDefaults().Records("p")
+			d := plantest.Spec{TP: tc.d, Heads: tc.heads, Logical: 2, Stages: [][]int{all}}.WithDefaults().Records("d")
 			for _, dr := range d {
 				producers, err := Producers(p, dr, Allow{})
 				if err != nil {
@@ -74,8 +75,8 @@ func TestCounts(t *testing.T) {
 }
 
 func TestProducersRefuseIncompleteRecords(t *testing.T) {
-	p := spec{tp: 2, heads: 2, logical: 2}.withDefaults().records("p")
-	d := spec{heads: 2, logical: 2}.withDefaults().records("d")[0]
+	p := plantest.Spec{TP: 2, Heads: 2, Logical: 2}.WithDefaults().Records("p")
+	d := plantest.Spec{Heads: 2, Logical: 2}.WithDefaults().Records("d")[0]
 	foreign := p[1]
 	foreign.Generation = 9
 	more := d

@@ -1,10 +1,11 @@
-package kvplane
+package plan
 
 import (
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
@@ -23,8 +24,8 @@ func FuzzShape(f *testing.F) {
 		f.Add(pb, db, n, 0, int32(1))
 	}
 	for _, v := range vectors {
-		p, d := v.p.withDefaults(), v.d.withDefaults()
-		add(p.records("p")[0], d.records("d")[0], v.n)
+		p, d := v.p.WithDefaults(), v.d.WithDefaults()
+		add(p.Records("p")[0], d.Records("d")[0], v.n)
 	}
 	for seed := range uint64(20) {
 		w := drawWorld(seed)
@@ -42,14 +43,14 @@ func FuzzShape(f *testing.F) {
 				return // sound, and slow
 			}
 		}
-		q, err := NewPair(p, d, Allow{TokensFirstSplit: true})
+		q, err := New(p, d, Allow{TokensFirstSplit: true})
 		if err != nil {
 			return
 		}
 		n %= 1 << 12
-		var lists []BlockList
+		var lists []transfer.BlockList
 		for range q.groups {
-			lists = append(lists, BlockList{First: first, Blocks: []int32{id, 0, id / 2, 1}})
+			lists = append(lists, transfer.BlockList{First: first, Blocks: []int32{id, 0, id / 2, 1}})
 		}
 		need := [2]int{first, n}
 		ranges, err := q.Plan(nil, n, need, lists, lists)
@@ -75,8 +76,8 @@ func FuzzShape(f *testing.F) {
 		here, there := q.Places()
 		ends := [2]int{}
 		for i := range here {
-			for side, g := range [2]Grid{here[i], there[i]} {
-				reach, ok := g.extent()
+			for side, g := range [2]transfer.StridedRegion{here[i], there[i]} {
+				reach, ok := g.Extent()
 				if !ok {
 					t.Fatalf("grid %+v", g)
 				}

@@ -1,10 +1,11 @@
-package kvplane
+package plan
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
 
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
@@ -31,7 +32,7 @@ type layoutSide struct {
 	pooled       bool // all groups and layers in one tensor
 	pad          int
 	blocks       int // logical
-	lists        []BlockList
+	lists        []transfer.BlockList
 }
 
 func (s *layoutSide) kernel() int { return s.logical / s.rho }
@@ -156,7 +157,7 @@ func (w *layoutWorld) drawTransfer(rng *rand.Rand) {
 				limit = max(limit, begin)
 				w.draws("window shorter than the request")
 			}
-			l := BlockList{First: limit / s.kernel() * s.kernel()}
+			l := transfer.BlockList{First: limit / s.kernel() * s.kernel()}
 			if rng.IntN(3) == 0 {
 				l.First = rng.IntN(limit/s.kernel()+1) * s.kernel()
 			}

@@ -1,22 +1,25 @@
-package kvplane
+package plan
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"pdrouter/kvplane/plan/plantest"
+	"pdrouter/kvplane/transfer"
 )
 
 // largePlan is the pair and the block lists of 1,000 blocks in 80 layers.
-func largePlan(t testing.TB, dtp int, scattered bool) (*Pair, []BlockList) {
+func largePlan(t testing.TB, dtp int, scattered bool) (*Pair, []transfer.BlockList) {
 	t.Helper()
 	var layers []int
 	for i := range 80 {
 		layers = append(layers, i)
 	}
-	p := spec{heads: 8, logical: 16, c: 256, blocks: 1100, stages: [][]int{layers}}.withDefaults()
+	p := plantest.Spec{Heads: 8, Logical: 16, HeadBytes: 256, Blocks: 1100, Stages: [][]int{layers}}.WithDefaults()
 	d := p
-	d.tp = dtp
-	l := BlockList{}
+	d.TP = dtp
+	l := transfer.BlockList{}
 	rng := rand.New(rand.NewPCG(1, 1))
 	for i, id := range rng.Perm(1000) {
 		if !scattered {
@@ -24,17 +27,17 @@ func largePlan(t testing.TB, dtp int, scattered bool) (*Pair, []BlockList) {
 		}
 		l.Blocks = append(l.Blocks, int32(id))
 	}
-	q, err := NewPair(p.records("p")[0], d.records("d")[0], Allow{})
+	q, err := New(p.Records("p")[0], d.Records("d")[0], Allow{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return q, []BlockList{l}
+	return q, []transfer.BlockList{l}
 }
 
 // TestPlanAllocatesNothing plans into the caller's buffers.
 func TestPlanAllocatesNothing(t *testing.T) {
 	q, lists := largePlan(t, 4, true)
-	ranges := make([]Range, 0, 1<<17)
+	ranges := make([]transfer.Range, 0, 1<<17)
 	local, remote := make([]int32, 0, 1<<17), make([]int32, 0, 1<<17)
 	plan := func() {
 		got, err := q.Plan(ranges, 16000, [2]int{0, 16000}, lists, lists)
@@ -67,7 +70,7 @@ func BenchmarkPlan(b *testing.B) {
 		q, lists := largePlan(b, bc.dtp, bc.scattered)
 		need := [2]int{0, 16000}
 		b.Run(fmt.Sprintf("ranges, %s", bc.name), func(b *testing.B) {
-			var buf []Range
+			var buf []transfer.Range
 			var err error
 			b.ReportAllocs()
 			for b.Loop() {

@@ -1,4 +1,4 @@
-package kvplane
+package plan
 
 import (
 	"cmp"
@@ -42,8 +42,8 @@ type Allow struct {
 	TokensFirstSplit bool
 }
 
-// NewPair plans between two ranks. The error is a *Refusal if the records are sound but do not fit each other.
-func NewPair(p, d metadata.Record, allow Allow) (*Pair, error) {
+// New plans between two ranks. The error is a *Refusal if the records are sound but do not fit each other.
+func New(p, d metadata.Record, allow Allow) (*Pair, error) {
 	ps, err := newShape(p)
 	if err != nil {
 		return nil, uneven(err, p, d)
@@ -216,10 +216,10 @@ func writerOf(consumer, head, p, d, heads int) int {
 
 // related says whether this producer has anything to do with this consumer: a write or a notification.
 func (q *Pair) related() bool {
-	return inSlice(q.p.rank.TP, q.d.rank.TP, q.p.size.TP, q.d.size.TP) && q.shared()
+	return InSlice(q.p.rank.TP, q.d.rank.TP, q.p.size.TP, q.d.size.TP) && q.shared()
 }
 
-func inSlice(producer, consumer, p, d int) bool {
+func InSlice(producer, consumer, p, d int) bool {
 	if p <= d {
 		return producer == consumer*p/d
 	}

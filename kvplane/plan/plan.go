@@ -1,6 +1,13 @@
-package kvplane
+// Package plan says which bytes of one rank's memory go where in another's: the block plan between a producer rank and a consumer rank, and
+// which ranks a consumer hears from and a producer serves. All of it is pure: it reads records and block lists, and returns ranges or
+// places in strided regions. The agent plans with it; it knows no transport, no message and no clock.
+package plan
 
-import "fmt"
+import (
+	"fmt"
+
+	"pdrouter/kvplane/transfer"
+)
 
 // run is a number of units that follow each other without a gap on both sides.
 type run struct {
@@ -10,7 +17,7 @@ type run struct {
 
 // Plan appends to dst what P copies so that D holds tokens [need[0], need[1]) of a request of which P has computed n
 // tokens, and returns it. The lists are one per group. The error is always a *Refusal, and then nothing is appended.
-func (q *Pair) Plan(dst []Range, n int, need [2]int, p, d []BlockList) ([]Range, error) {
+func (q *Pair) Plan(dst []transfer.Range, n int, need [2]int, p, d []transfer.BlockList) ([]transfer.Range, error) {
 	if err := q.cover(n, need, p, d); err != nil {
 		return dst, err
 	}
@@ -22,12 +29,12 @@ func (q *Pair) Plan(dst []Range, n int, need [2]int, p, d []BlockList) ([]Range,
 
 // cover finds the tokens of each group that are copied, none if D needs nothing, and refuses a transfer that would not
 // bring D what it needs.
-func (q *Pair) cover(n int, need [2]int, p, d []BlockList) error {
+func (q *Pair) cover(n int, need [2]int, p, d []transfer.BlockList) error {
 	q.spans = q.spans[:0]
 	switch {
 	case len(p) != len(q.groups) || len(d) != len(q.groups):
 		return short("block lists", len(p), len(d))
-	case need[0] < 0 || need[0] > need[1] || need[1] > maxTokens || n > maxTokens:
+	case need[0] < 0 || need[0] > need[1] || need[1] > transfer.MaxTokens || n > transfer.MaxTokens:
 		return short("tokens needed", n, need)
 	case need[0] == need[1]:
 		return nil // D is ready already: nothing may land any more
@@ -52,7 +59,7 @@ func (q *Pair) cover(n int, need [2]int, p, d []BlockList) error {
 
 // span returns the tokens [from, to) that a group's lists have in common, after checking that they cover the need.
 // Of a window only what lies in it is wanted, wherever the lists begin.
-func (q *Pair) span(g, n int, need [2]int, p, d BlockList) (span [2]int, err error) {
+func (q *Pair) span(g, n int, need [2]int, p, d transfer.BlockList) (span [2]int, err error) {
 	if err := q.p.check(p, g); err != nil {
 		return span, short(fmt.Sprintf("list of group %d", g), err, "-")
 	}
@@ -75,7 +82,7 @@ func (q *Pair) span(g, n int, need [2]int, p, d BlockList) (span [2]int, err err
 }
 
 // emit appends the ranges of one group. Lanes of equal strides, which is the rule, share one walk over the units.
-func (q *Pair) emit(dst []Range, g, from, to int, p, d BlockList) []Range {
+func (q *Pair) emit(dst []transfer.Range, g, from, to int, p, d transfer.BlockList) []transfer.Range {
 	var last *lane
 	var length uint64
 	for i := range q.groups[g] {
@@ -94,7 +101,7 @@ func (q *Pair) emit(dst []Range, g, from, to int, p, d BlockList) []Range {
 				length = x.length
 			}
 			for _, r := range q.runs {
-				dst = append(dst, Range{
+				dst = append(dst, transfer.Range{
 					Local:  l.p.Base + r.p + x.p,
 					Remote: l.d.Base + r.d + x.d,
 					Length: uint64(r.units) * x.length,
@@ -121,9 +128,12 @@ func (q *Pair) join(length uint64) {
 	}
 }
 
+// LeavesRest reports whether Rest may return something: D's kernel blocks are larger than P's.
+func (q *Pair) LeavesRest() bool { return q.d.kernel > q.unit }
+
 // Rest appends the ranges of D's memory (in Remote; Local is 0) in D's last kernel block that no producer writes when
 // P has computed n tokens: old memory, which D clears before decode. It is empty unless D's blocks are the larger.
-func (q *Pair) Rest(dst []Range, n int, d []BlockList) []Range {
+func (q *Pair) Rest(dst []transfer.Range, n int, d []transfer.BlockList) []transfer.Range {
 	for g, lanes := range q.groups {
 		if g >= len(d) || q.d.check(d[g], g) != nil {
 			continue
@@ -139,7 +149,7 @@ func (q *Pair) Rest(dst []Range, n int, d []BlockList) []Range {
 			for k := range uint64(r.Planes) {
 				for h := range uint64(of.heads) {
 					for t := range uint64(q.d.kernel - end%q.d.kernel) {
-						dst = append(dst, Range{Remote: at + k*r.PlaneStride + h*r.HeadStride + t*r.TokenStride, Length: of.bytes})
+						dst = append(dst, transfer.Range{Remote: at + k*r.PlaneStride + h*r.HeadStride + t*r.TokenStride, Length: of.bytes})
 					}
 				}
 			}
