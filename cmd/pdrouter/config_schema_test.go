@@ -42,6 +42,7 @@ func TestConfigurationSchema(t *testing.T) {
 	}
 	schema := reflector.ReflectFromType(file)
 	schema.ID, schema.Title = "", "The configuration of pdrouter serve"
+	schema.PatternProperties = map[string]*jsonschema.Schema{"^x-": jsonschema.TrueSchema}
 	got, err := json.MarshalIndent(schema, "", " ")
 	if err != nil {
 		t.Fatal(err)

@@ -53,7 +53,8 @@ type node struct {
 }
 
 // Decode fills into from one YAML document. Keys that into does not have, values of another kind, keys given
-// twice and a second document are mistakes; into keeps whatever could be read. An empty document is none.
+// twice, ${NAME} in a value and a second document are mistakes; into keeps whatever could be read. An empty document is none. Keys of the
+// document that begin with "x-" are passed over: values there may have anchors that the rest refers to.
 func Decode(name string, b []byte, into any) *File {
 	f := &File{name: name, nodes: map[string]node{}, blamed: map[string]bool{}}
 	d := yaml.NewDecoder(bytes.NewReader(b))
@@ -171,6 +172,12 @@ func (f *File) index(key string, n node) {
 	n.at = len(f.nodes)
 	f.nodes[key] = n
 	switch n.yaml.Kind {
+	case yaml.ScalarNode:
+		if m := variable.FindStringSubmatch(n.yaml.Value); m != nil && !strings.HasPrefix(key, free) {
+			f.unread = append(f.unread, key)
+			f.add(n.line, f.named(fmt.Sprintf("%s has ${%s}; variables of the environment are not replaced: make the file before the start, "+
+				"or put a secret into a file and name it by a key that ends in _file", key, m[1]), key))
+		}
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.yaml.Content); i += 2 {
 			name, value := n.yaml.Content[i], n.yaml.Content[i+1]
@@ -200,6 +207,12 @@ func (f *File) named(text, key string) string {
 	rest := strings.TrimPrefix(text[end+1:], ".")
 	return fmt.Sprintf("%s %q: %s", text[:end+1], name.yaml.Value, rest)
 }
+
+// variable is how other programs name a variable of the environment in a file.
+var variable = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)(?::?[-?+=][^}]*)?\}`)
+
+// free begins the keys of a document that may have any value: something to put an anchor on.
+const free = "x-"
 
 var (
 	lineText    = regexp.MustCompile(`(?s)^(?:yaml: )?line (\d+): (.*)$`)
@@ -242,6 +255,9 @@ func splitLine(text string) (int, string) {
 func (f *File) addDecode(text string) {
 	line, text := splitLine(text)
 	if m := unknownText.FindStringSubmatch(text); m != nil {
+		if _, top := f.nodes[m[1]]; top && strings.HasPrefix(m[1], free) {
+			return
+		}
 		key, n := f.find(line, func(key string, n node) bool {
 			return lastPart(key) == m[1] && n.want == nil && n.within != nil && pointed(n.within).String() == m[2]
 		})

@@ -2,6 +2,7 @@ package yamlfile
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,5 +139,35 @@ func TestLine(t *testing.T) {
 		if got := f.Line(key); got != want {
 			t.Errorf("%s: line %d; want %d", key, got, want)
 		}
+	}
+}
+
+// TestVariables: a value that another program would replace is a mistake, on its line, without what stands beside the name.
+func TestVariables(t *testing.T) {
+	for text, want := range map[string]string{
+		"nest: {}\nitems:\n- name: a\n  url: http://${HOST}:8000\n": `f.yaml:4: items[0] "a": url has ${HOST}; variables`,
+		"items:\n- name: ${NAME:-hidden}\n":                         "f.yaml:2: items[0].name has ${NAME}; variables",
+		"items:\n- name: a$b{c}\n":                                  "",
+		"x-hosts: [\"${HOST}\"]\n":                                  "",
+	} {
+		err := Decode("f.yaml", []byte(text), &outer{}).Err()
+		switch {
+		case want == "" && err != nil, want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)):
+			t.Errorf("%q: got %v; want %q", text, err, want)
+		case err != nil && strings.Contains(err.Error(), "hidden"):
+			t.Errorf("%v tells the default", err)
+		}
+	}
+}
+
+// TestFreeKeys: a key of the document that begins with x- holds anchors for the rest, and nothing else does.
+func TestFreeKeys(t *testing.T) {
+	var o outer
+	f := Decode("f.yaml", []byte("x-common: &common {wait: 3s}\nnest:\n  <<: *common\n  on: true\n"), &o)
+	if f.Err() != nil || !o.Nest.On || o.Nest.Wait != 3*time.Second {
+		t.Errorf("got %+v, %v; want the anchor's wait", o.Nest, f.Err())
+	}
+	if f = Decode("f.yaml", []byte("nest: {x-common: 1}\n"), &o); f.Err() == nil {
+		t.Error("a key x-common was taken inside of a section")
 	}
 }
