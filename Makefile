@@ -35,7 +35,7 @@ demo: ## a gateway and four engines on this machine, every answer compared
 
 test: deps check ## everything that CI runs but the stock engine: linters, all tests with the race detector
 	$(call step,build without cgo,env CGO_ENABLED=0 $(GO) build $(VCS) -o bin/pdrouter ./cmd/pdrouter)
-	$(call step,tests with the race detector,$(GO) test -race -shuffle=on -p 3 -timeout 15m ./...)
+	$(call step,tests with the race detector,$(GO) test -race -shuffle=on -p 5 -timeout 15m ./...)
 	$(call step,budgets of allocations without it,$(GO) test -run TestAllocations ./router)
 	$(call step,the vLLM connector's own tests,$(PYTHON) -B -m unittest discover -q -s kvplane/vllm/tests -t kvplane/vllm)
 	$(call step,kubernetes manifests,$(GO) -C internal/kubetest test -count=1 ./...)

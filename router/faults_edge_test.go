@@ -202,7 +202,7 @@ func TestFault07ExpectWithinTheLimit(t *testing.T) {
 	if status != "HTTP/1.1 100 Continue" || !strings.Contains(rest, "HTTP/1.1 200 OK") || !strings.Contains(rest, "tok0 tok1 tok2") {
 		t.Errorf("%q\n%s", status, rest)
 	}
-	n := s.Config.Limits.Body + 1
+	n := int(s.Config.Limits.Body) + 1
 	_, rest, closed := routertest.RawRequest(t, g.Addr, routertest.RawPost(routertest.PathCompletions, fmt.Sprintf("%x\r\n%s", n, strings.Repeat(" ", n)), "Host: a",
 		"Content-Type: application/json", "Transfer-Encoding: chunked", "Expect: 100-continue"))
 	if !strings.Contains(rest, "HTTP/1.1 413 ") || !closed {

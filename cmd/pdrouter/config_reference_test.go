@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 	"unicode"
+
+	"pdrouter/internal/yamlfile"
 )
 
 var update = flag.Bool("update", false, "write docs/configuration.md anew")
@@ -24,7 +26,9 @@ func TestConfigurationReference(t *testing.T) {
 	r := &reference{t: t, root: "../..", comments: map[string]map[string]string{}, seen: map[reflect.Type]string{}, fields: map[string]string{}}
 	r.collect(reflect.TypeFor[fileConfig]())
 	r.printf("# Configuration\n\nEvery key of the file that `pdrouter serve -c FILE` reads. `pdrouter validate -c FILE` names each mistake with its line. " +
-		"Paths are relative to the file's folder. Lists are marked `[]`; examples are in [configs/](../configs).\n")
+		"Paths are relative to the file's folder. Lists are marked `[]`; examples are in [configs/](../configs). A duration " +
+		"has a unit (`30s`); a size is a number of bytes or has the unit KiB, MiB or GiB (`32MiB`). Keys at the top that begin with `x-` may hold anything, so that " +
+		"YAML anchors have a place. Variables of the environment are not replaced.\n")
 	r.rows(reflect.TypeFor[fileConfig](), "")
 	got, path := r.b.String(), filepath.Join(r.root, "docs", "configuration.md")
 	for name := range r.fields {
@@ -179,6 +183,8 @@ func (r *reference) kindOf(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
 		return "duration"
+	case t == reflect.TypeFor[yamlfile.Size]():
+		return "size"
 	case t.Kind() == reflect.Map && r.seen[t.Elem()] != "":
 		return "map of names, each as `" + r.seen[t.Elem()] + "`"
 	case t.Kind() == reflect.Map:

@@ -15,6 +15,8 @@ import (
 	"github.com/invopop/jsonschema"
 	validator "github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
+
+	"pdrouter/internal/yamlfile"
 )
 
 // TestConfigurationSchema holds schema.json, which pdrouter config schema prints, against the configuration's own types and their
@@ -34,6 +36,9 @@ func TestConfigurationSchema(t *testing.T) {
 			return path.Base(of.PkgPath()) + "." + of.Name() // two types are called Limits
 		},
 		Mapper: func(of reflect.Type) *jsonschema.Schema {
+			if of == reflect.TypeFor[yamlfile.Size]() {
+				return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "integer"}, {Type: "string", Pattern: `^[0-9]+(KiB|MiB|GiB)$`}}}
+			}
 			if of == reflect.TypeFor[time.Duration]() {
 				return &jsonschema.Schema{Type: "string", Pattern: `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$`}
 			}

@@ -26,7 +26,7 @@ func Packages() map[string]Package {
 		// What each engine protocol's legs carry and how they end. It knows no configuration: that asks it for traits.
 		"router/connector": {Ours: []string{"metadata", "router/dispatch", "router/openai", "router/openai/answer", "router/openai/jsonscan"}},
 		// What an operator can set. It asks connectors which keys their engines have.
-		"router/config": {Ours: []string{"metadata", "router/connector", "router/dispatch"}},
+		"router/config": {Ours: []string{"internal/yamlfile", "metadata", "router/connector", "router/dispatch"}},
 		// What became of finished requests. kvplane/control: what its event streams say of transfers.
 		"router/report": {Ours: []string{"kvplane/control", "metadata", "router/dispatch", "router/openai"}},
 		// Engines, models, pairs, and the selection among them.

@@ -323,6 +323,8 @@ func show(n *yaml.Node) string {
 // kind words a Go type for people.
 func kind(typ string) string {
 	switch {
+	case typ == "yamlfile.Size":
+		return `a size in bytes, or with a unit, such as "32MiB"`
 	case typ == "time.Duration":
 		return `a time with its unit, such as "30s" or "250ms"`
 	case strings.HasPrefix(typ, "[]"):

@@ -2,6 +2,7 @@ package yamlfile
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -169,5 +170,28 @@ func TestFreeKeys(t *testing.T) {
 	}
 	if f = Decode("f.yaml", []byte("nest: {x-common: 1}\n"), &o); f.Err() == nil {
 		t.Error("a key x-common was taken inside of a section")
+	}
+}
+
+// TestSize: a size is a number of bytes, or has a unit, and is written in its largest one.
+func TestSize(t *testing.T) {
+	var o struct {
+		Max Size `yaml:"max"`
+	}
+	for text, want := range map[string]Size{"7": 7, "32MiB": 32 << 20, `"64KiB"`: 64 << 10, "1GiB": 1 << 30, "0": 0, "-1": -1} {
+		if f := Decode("f.yaml", []byte("max: "+text+"\n"), &o); f.Err() != nil || o.Max != want {
+			t.Errorf("%s: got %d, %v; want %d", text, o.Max, f.Err(), want)
+		}
+	}
+	for _, text := range []string{"32MB", "MiB", "1.5GiB", "many", "[1]", "99999999999GiB", "1KiBMiB", "true"} {
+		err := Decode("f.yaml", []byte("max: "+text+"\n"), &o).Err()
+		if err == nil || !strings.Contains(err.Error(), "f.yaml:1: max is ") || !strings.HasSuffix(err.Error(), `want a size in bytes, or with a unit, such as "32MiB"`) {
+			t.Errorf("%s: got %v", text, err)
+		}
+	}
+	for size, want := range map[Size]string{32 << 20: "32MiB", 1500: "1500", 0: "0", 3 << 30: "3GiB"} {
+		if v, err := size.MarshalYAML(); err != nil || fmt.Sprint(v) != want {
+			t.Errorf("%d is written %v, %v; want %s", size, v, err, want)
+		}
 	}
 }

@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"time"
+
+	"pdrouter/internal/yamlfile"
 )
 
 // Timeouts are the router's waits. Zero means the default. In the file a 0 is refused, except for keep_alive.
@@ -81,13 +83,13 @@ func (t Timeouts) validate(v *faults) {
 
 // Limits are the router's bounds. Zero of an int, or nil, means the default. In the file a 0 is refused, except for pointers.
 type Limits struct {
-	Body int `yaml:"body"` // bytes of a request body; default 32 MiB
+	Body yamlfile.Size `yaml:"body"` // the largest request body; default 32MiB
 	// BodyMemory is how many bytes all request bodies, and their copies for engines, may use at once. A request whose body does not
-	// fit is answered 503. So is a request of a tenant whose bodies use half of this already. At least twice limits.body; default 1 GiB, or twice limits.body if that is more.
-	BodyMemory int `yaml:"body_memory"`
-	Answer     int `yaml:"answer"`   // bytes of an answer that is not streamed; a larger one is 502 answer_too_large; default 64 MiB
-	Event      int `yaml:"event"`    // bytes of one server-sent event; a larger one is 502 answer_too_large; default 4 MiB
-	Attempts   int `yaml:"attempts"` // dispatches of one request; 1 for no retries; default 3
+	// fit is answered 503. So is a request of a tenant whose bodies use half of this already. At least twice limits.body; default 1GiB, or twice limits.body if that is more.
+	BodyMemory yamlfile.Size `yaml:"body_memory"`
+	Answer     yamlfile.Size `yaml:"answer"`   // the largest answer that is not streamed; a larger one is 502 answer_too_large; default 64MiB
+	Event      yamlfile.Size `yaml:"event"`    // the largest server-sent event; a larger one is 502 answer_too_large; default 4MiB
+	Attempts   int           `yaml:"attempts"` // dispatches of one request; 1 for no retries; default 3
 	// InFlight is how many requests of a model may be with its engines at once, for each decode engine that takes requests. A
 	// model's own in_flight replaces it. Default 1024, which is more than an engine runs at a time.
 	InFlight int `yaml:"in_flight"`
@@ -157,7 +159,7 @@ func (l Limits) validate(v *faults) {
 		key string
 		n   int
 	}{
-		{"body", l.Body}, {"body_memory", l.BodyMemory}, {"answer", l.Answer}, {"event", l.Event}, {"attempts", l.Attempts}, {"failures", l.Failures},
+		{"body", int(l.Body)}, {"body_memory", int(l.BodyMemory)}, {"answer", int(l.Answer)}, {"event", int(l.Event)}, {"attempts", l.Attempts}, {"failures", l.Failures},
 		{"in_flight", l.InFlight}, {"queue", *l.Queue}, {"retry_percent", *l.RetryPercent}, {"retry_floor", *l.RetryFloor},
 		{"n", l.N}, {"prompts", l.Prompts}, {"fan", l.Fan}, {"stop", l.Stop}, {"logprobs", l.Logprobs}, {"recent", l.Recent},
 		{"background", l.Background}, {"concurrent", l.Concurrent}, {"idle_engine", l.IdlePer},

@@ -114,7 +114,7 @@ func (q *request) admit(body *clientBody, set func(name, value string)) (e *open
 			return e
 		}
 	}
-	if !body.charge(q.copies(), q.s.Config.Limits.BodyMemory) {
+	if !body.charge(q.copies(), int(q.s.Config.Limits.BodyMemory)) {
 		return errBodyMemory()
 	}
 	if q.Body.Urgent = q.who.Has(ScopePriority); q.Body.Priority != 0 && !q.Body.Urgent {

@@ -178,7 +178,7 @@ const mostUnused = 4 << 10
 
 // readBody reads the body of a request, which the caller then holds.
 func (r *Edge) readBody(a *clientConn, q *request, f bodyFraming) (*clientBody, *openai.Error) {
-	most, cfg := q.s.Config.Limits.Body, q.s.Config
+	most, cfg := int(q.s.Config.Limits.Body), q.s.Config
 	if !q.route.does.reads() {
 		most = min(most, mostUnused)
 	}
@@ -193,7 +193,7 @@ func (r *Edge) readBody(a *clientConn, q *request, f bodyFraming) (*clientBody, 
 	}
 	b := r.bodies.open()
 	b.tenant = q.who.Tenant
-	if err := a.readBody(b, most, cfg.Limits.BodyMemory); err != nil {
+	if err := a.readBody(b, most, int(cfg.Limits.BodyMemory)); err != nil {
 		b.Release()
 		return nil, r.unread(err)
 	}

@@ -244,7 +244,7 @@ func (x *Exchange) askPrefill(a *attempt, req *leg.Request) {
 // prefillAnswer asks, and says what the answer means.
 func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	r, conn, l := x.r, x.m.Connector, &a.prefill
-	v := l.AskWhole(&req.Request, x.s.Config.Limits.Answer)
+	v := l.AskWhole(&req.Request, int(x.s.Config.Limits.Answer))
 	a.prefillTimer.Stop()
 	l.Observe(x.s.Fleet, v)
 	l.ObservePeer(x.s.Fleet, conn, &a.decode, v)
@@ -321,7 +321,7 @@ func (x *Exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 	streams = !a.unstreamed
 	v = func() leg.Result {
 		defer req.Release()
-		return l.Send(&req.Request, x.s.Config.Limits.Answer)
+		return l.Send(&req.Request, int(x.s.Config.Limits.Answer))
 	}()
 	if v != leg.Usable {
 		return v, streams
@@ -330,7 +330,7 @@ func (x *Exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 		streams = openai.IsEventStream(l.ContentType)
 	}
 	if !streams {
-		return l.ReadAnswer(x.s.Config.Limits.Answer, pass), false
+		return l.ReadAnswer(int(x.s.Config.Limits.Answer), pass), false
 	}
 	a.stream = x.newStream(a)
 	v = a.stream.ReadFirst(a.h.Shape)
@@ -342,7 +342,7 @@ func (x *Exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 
 // newStream returns the stream of decode's answer.
 func (x *Exchange) newStream(a *attempt) *relay.Stream {
-	return x.r.streams.New(&a.decode, a.prefillCached(), x.b.Shape, x.s.Config.Limits.Event, &x.usage)
+	return x.r.streams.New(&a.decode, a.prefillCached(), x.b.Shape, int(x.s.Config.Limits.Event), &x.usage)
 }
 
 // prefillRequest writes the request of a prefill leg.

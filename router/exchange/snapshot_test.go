@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/internal/routertest"
+	"pdrouter/internal/yamlfile"
 	"pdrouter/policies"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
@@ -54,7 +55,7 @@ func TestRequestKeepsItsSnapshot(t *testing.T) {
 				reload := func() {
 					steps++
 					next := other
-					next.Limits.Answer = 1 + steps%2
+					next.Limits.Answer = yamlfile.Size(1 + steps%2)
 					if err := g.Router.Apply(next, with); err != nil {
 						t.Fatal(err)
 					}

@@ -70,7 +70,7 @@ func (p *probe) ask(l *leg.Leg, body []byte) error {
 // askOnce asks as ask does, and says what the engine's behaviour means. With once the leg is never sent a second time.
 func (p *probe) askOnce(l *leg.Leg, body []byte, once bool) (leg.Result, error) {
 	defer l.End()
-	limit := p.s.Config.Limits.Answer
+	limit := int(p.s.Config.Limits.Answer)
 	v := l.AskWhole(&upstream.Request{Path: openai.PathCompletions, Header: l.Header(nil, p.h.Request, nil, false), Body: body, Once: once}, limit)
 	l.ObserveProbe(p.s.Fleet, v)
 	if v != leg.Usable {

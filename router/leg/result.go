@@ -98,9 +98,9 @@ func IsTooLarge(err error) bool {
 func ExceededBound(err error, l config.Limits) (bytes int, name string) {
 	switch {
 	case errors.Is(err, sse.ErrTooLarge):
-		return l.Event, fmt.Sprintf("one event of more than %d bytes (limits.event)", l.Event)
+		return int(l.Event), fmt.Sprintf("one event of more than %d bytes (limits.event)", l.Event)
 	case errors.Is(err, upstream.ErrHeadTooLarge):
 		return upstream.MaxHead, fmt.Sprintf("header fields of more than %d bytes", upstream.MaxHead)
 	}
-	return l.Answer, fmt.Sprintf("more than %d bytes (limits.answer)", l.Answer)
+	return int(l.Answer), fmt.Sprintf("more than %d bytes (limits.answer)", l.Answer)
 }

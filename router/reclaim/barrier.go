@@ -157,5 +157,5 @@ func (r *Reclaimer) small(s *Snapshot, e *fleet.Engine, model string) bool {
 	body := openai.AppendString([]byte(`{"model":`), model)
 	body = append(body, `,"prompt":"a","max_tokens":1,"temperature":0}`...)
 	req := &upstream.Request{Path: openai.PathCompletions, Header: l.Header(nil, h.Request, nil, false), Body: body}
-	return l.AskWhole(req, s.Limits.Answer) == leg.Usable
+	return l.AskWhole(req, int(s.Limits.Answer)) == leg.Usable
 }

@@ -215,7 +215,7 @@ func (r *Reclaimer) repeat(ctx context.Context, m *Job) dispatch.EventKind {
 	var l leg.Leg
 	l.Open(ctx, m.Prefill)
 	defer l.End()
-	v := l.AskWhole(&m.Again.Request, m.Snapshot.Limits.Answer)
+	v := l.AskWhole(&m.Again.Request, int(m.Snapshot.Limits.Answer))
 	m.Noticed = l.Acknowledged()
 	if v != leg.Usable {
 		return v.PrefillEvent().Kind

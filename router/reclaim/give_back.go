@@ -139,5 +139,5 @@ func (r *Reclaimer) taken(ctx context.Context, m *Job) bool {
 	var l leg.Leg
 	l.Open(ctx, m.Decode)
 	defer l.End()
-	return l.AskWhole(&m.Taking.Request, m.Snapshot.Limits.Answer) == leg.Usable
+	return l.AskWhole(&m.Taking.Request, int(m.Snapshot.Limits.Answer)) == leg.Usable
 }

@@ -185,10 +185,10 @@ func (b *Background) ask(ctx context.Context, id string, e *fleet.Engine, f *leg
 	defer l.End()
 	defer l.CancelAfter(cfg.Timeouts.Request, leg.ErrLate).Stop()
 	req := &upstream.Request{Method: http.MethodGet, Path: openai.PathResponses + "/" + id, Header: l.Header(nil, h.Request, f, false)[1:]}
-	switch v := l.Send(req, cfg.Limits.Answer); {
+	switch v := l.Send(req, int(cfg.Limits.Answer)); {
 	case v == leg.Rejected && l.Status == http.StatusNotFound:
 		return -1, false
-	case v != leg.Usable || l.ReadAny(cfg.Limits.Answer) != leg.Usable:
+	case v != leg.Usable || l.ReadAny(int(cfg.Limits.Answer)) != leg.Usable:
 		return 0, true
 	}
 	return ReadState(l.Body)
