@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pdrouter/internal/routertest"
+	"pdrouter/internal/yamlfile"
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
@@ -136,7 +137,7 @@ func TestApplyBodyLimit(t *testing.T) {
 			t.Fatalf("status %d, want %d", r.Status, want)
 		}
 		cfg := s.Config
-		cfg.Limits.Body = len(routertest.PlainBody) - 1
+		cfg.Limits.Body = yamlfile.Size(len(routertest.PlainBody) - 1)
 		if err := g.Router.Apply(cfg, g.Parts); err != nil {
 			t.Fatal(err)
 		}
