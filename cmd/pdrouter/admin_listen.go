@@ -12,17 +12,6 @@ import (
 // validateAdmin checks the listener for administrators, and what it needs of other sections.
 func (c fileConfig) validateAdmin() error {
 	var errs []error
-	if t := c.Listen.AdminTLS; t.on() {
-		if t.CertFile == "" {
-			errs = append(errs, errors.New("listen.admin_tls.cert_file is missing; want a PEM file"))
-		}
-		if t.KeyFile == "" {
-			errs = append(errs, errors.New("listen.admin_tls.key_file is missing; want a PEM file"))
-		}
-		if c.Listen.Admin == "" {
-			errs = append(errs, errors.New("listen.admin_tls is set without listen.admin; want both or neither"))
-		}
-	}
 	if c.Listen.Admin == "" {
 		return errors.Join(errs...)
 	}

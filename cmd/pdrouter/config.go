@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -39,6 +40,8 @@ type listenConfig struct {
 	Clients    string `yaml:"clients"`    // the OpenAI routes; default 127.0.0.1:8080
 	Agents     string `yaml:"agents"`     // metadata of the engines' ranks; default "": none
 	Operations string `yaml:"operations"` // health, metrics, explain; default 127.0.0.1:9090
+	// ClientsTLS has clients connect by TLS 1.2 or newer; default: without TLS, which is for a loopback address or a proxy in front that has it.
+	ClientsTLS tlsConfig `yaml:"clients_tls"`
 	// AgentsTLS is required where agents is not a loopback address: tokens and KV coordinates travel there.
 	AgentsTLS tlsConfig `yaml:"agents_tls"`
 	// Admin is where engines are added, drained and removed while the gateway runs; default "": none. It needs auth.admins:
@@ -199,18 +202,65 @@ func (l listenConfig) validate() error {
 			errs = append(errs, fmt.Errorf("listen.agents is %q, which others can reach, without TLS; want listen.agents_tls with cert_file and key_file, or a loopback address", at.address))
 		}
 	}
-	if t := l.AgentsTLS; t.on() {
-		if t.CertFile == "" {
-			errs = append(errs, errors.New("listen.agents_tls.cert_file is missing; want a PEM file"))
+	for _, s := range l.secured() {
+		if !s.files.on() {
+			continue
 		}
-		if t.KeyFile == "" {
-			errs = append(errs, errors.New("listen.agents_tls.key_file is missing; want a PEM file"))
+		if s.files.CertFile == "" {
+			errs = append(errs, fmt.Errorf("listen.%s_tls.cert_file is missing; want a PEM file", s.key))
 		}
-		if l.Agents == "" {
-			errs = append(errs, errors.New("listen.agents_tls is set without listen.agents; want both or neither"))
+		if s.files.KeyFile == "" {
+			errs = append(errs, fmt.Errorf("listen.%s_tls.key_file is missing; want a PEM file", s.key))
+		}
+		if s.address == "" {
+			errs = append(errs, fmt.Errorf("listen.%s_tls is set without listen.%s; want both or neither", s.key, s.key))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// secured is a listener that may have TLS.
+type secured struct {
+	key, address string
+	files        *tlsConfig
+	least        uint16 // the oldest version of TLS
+}
+
+// secured returns the listeners that may have TLS. Agents and administrators come with clients of ours; others may be older.
+func (l *listenConfig) secured() []secured {
+	return []secured{
+		{"clients", l.Clients, &l.ClientsTLS, tls.VersionTLS12},
+		{"agents", l.Agents, &l.AgentsTLS, tls.VersionTLS13},
+		{"admin", l.Admin, &l.AdminTLS, tls.VersionTLS13},
+	}
+}
+
+// load returns the TLS configuration of the listener, nil without TLS.
+func (s secured) load() (*tls.Config, error) {
+	if !s.files.on() {
+		return nil, nil
+	}
+	certificate, err := tls.LoadX509KeyPair(s.files.CertFile, s.files.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: s.least}, nil
+}
+
+// note says for people that a listener has TLS.
+func (t tlsConfig) note() string {
+	if t.on() {
+		return " (TLS)"
+	}
+	return ""
+}
+
+// scheme is how the listener's URLs begin.
+func (t tlsConfig) scheme() string {
+	if t.on() {
+		return "https://"
+	}
+	return "http://"
 }
 
 // wildcard reports whether a listener on host takes the port on every address.

@@ -20,10 +20,6 @@ type pathAt struct {
 // paths returns every path of c that is set or could be.
 func (c *fileConfig) paths() []pathAt {
 	all := []pathAt{
-		{"listen.agents_tls.cert_file", &c.Listen.AgentsTLS.CertFile},
-		{"listen.agents_tls.key_file", &c.Listen.AgentsTLS.KeyFile},
-		{"listen.admin_tls.cert_file", &c.Listen.AdminTLS.CertFile},
-		{"listen.admin_tls.key_file", &c.Listen.AdminTLS.KeyFile},
 		{"policy.file", &c.Policy.File},
 		{"prefix_cache_secret_file", &c.PrefixCacheSecretFile},
 		{"auth.clients.api_keys_file", &c.Auth.Clients.APIKeysFile},
@@ -35,6 +31,9 @@ func (c *fileConfig) paths() []pathAt {
 		{"metadata.redis.ca_file", &c.Metadata.Redis.CAFile},
 		{"metadata.redis.cert_file", &c.Metadata.Redis.CertFile},
 		{"metadata.redis.cert_key_file", &c.Metadata.Redis.CertKeyFile},
+	}
+	for _, l := range c.Listen.secured() {
+		all = append(all, pathAt{"listen." + l.key + "_tls.cert_file", &l.files.CertFile}, pathAt{"listen." + l.key + "_tls.key_file", &l.files.KeyFile})
 	}
 	for _, list := range []struct {
 		key   string

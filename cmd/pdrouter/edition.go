@@ -20,13 +20,12 @@ import (
 
 // edition is what was made of one file and what the next one replaces. It is never changed once it is in use.
 type edition struct {
-	l           *loaded
-	clients     *credentials
-	agents      *credentials
-	admins      *credentials
-	certificate *tls.Certificate       // of the agents' listener; nil without TLS
-	adminsCert  *tls.Certificate       // of the administrators' listener; nil without TLS
-	opened      map[*door]net.Listener // for doors that move
+	l       *loaded
+	clients *credentials
+	agents  *credentials
+	admins  *credentials
+	secure  map[*door]*tls.Config  // of the listeners that have TLS
+	opened  map[*door]net.Listener // for doors that move
 }
 
 // credentials are one section of them, at work.
@@ -55,7 +54,7 @@ func (s *credentials) start(ctx context.Context) {
 
 // newEdition makes and opens all that l needs and old, which may be nil, does not have. On an error nothing is left open.
 func (g *gateway) newEdition(l *loaded, old *edition) (_ *edition, err error) {
-	e := &edition{l: l, opened: map[*door]net.Listener{}}
+	e := &edition{l: l, secure: map[*door]*tls.Config{}, opened: map[*door]net.Listener{}}
 	defer func() {
 		if err != nil {
 			e.discard(old)
@@ -94,19 +93,12 @@ func (g *gateway) newEdition(l *loaded, old *edition) (_ *edition, err error) {
 			next.files.asked(g.working)
 		}
 	}
-	if files := l.Listen.AgentsTLS; files.on() {
-		certificate, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
+	for _, s := range l.Listen.secured() {
+		secure, err := s.load()
 		if err != nil {
-			return nil, l.at(fmt.Errorf("listen.agents_tls cannot be used: %w", err))
+			return nil, l.at(fmt.Errorf("listen.%s_tls cannot be used: %w", s.key, err))
 		}
-		e.certificate = &certificate
-	}
-	if files := l.Listen.AdminTLS; files.on() {
-		certificate, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
-		if err != nil {
-			return nil, l.at(fmt.Errorf("listen.admin_tls cannot be used: %w", err))
-		}
-		e.adminsCert = &certificate
+		e.secure[g.door(s.key)] = secure
 	}
 	for d, address := range g.doors(l) {
 		ln, err := d.open(address)
@@ -155,6 +147,11 @@ func (t tokenAuth) secrets() string {
 	return string(h.Sum(nil))
 }
 
+// door returns a listener that may have TLS.
+func (g *gateway) door(key string) *door {
+	return map[string]*door{"clients": g.clients, "agents": g.agents, "admin": g.admins}[key]
+}
+
 // doors returns the address of each listener.
 func (g *gateway) doors(l *loaded) map[*door]string {
 	return map[*door]string{g.clients: l.Listen.Clients, g.agents: l.Listen.Agents, g.operations: l.Listen.Operations, g.admins: l.Listen.Admin}
@@ -181,11 +178,7 @@ func (g *gateway) settle(e, old *edition) {
 		g.logs.set(e.l.Log)
 	}
 	g.present.Store(e)
-	for d, certificate := range map[*door]*tls.Certificate{g.agents: e.certificate, g.admins: e.adminsCert} {
-		var secure *tls.Config
-		if certificate != nil {
-			secure = &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS13}
-		}
+	for d, secure := range e.secure {
 		d.secure.Store(secure)
 	}
 	for d, address := range g.doors(e.l) {

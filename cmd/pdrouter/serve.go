@@ -79,20 +79,12 @@ func serve(ctx context.Context, l *loaded, out io.Writer) error {
 	}
 	g.logs = to
 	collectSeldom()
-	fmt.Fprintf(out, "pdrouter: clients on http://%s", g.clients.Addr())
+	fmt.Fprintf(out, "pdrouter: clients on %s%s", l.Listen.ClientsTLS.scheme(), g.clients.Addr())
 	if at := g.agents.Addr(); at != nil {
-		scheme := "http"
-		if l.Listen.AgentsTLS.on() {
-			scheme = "https"
-		}
-		fmt.Fprintf(out, " · agents on %s://%s", scheme, at)
+		fmt.Fprintf(out, " · agents on %s%s", l.Listen.AgentsTLS.scheme(), at)
 	}
 	if at := g.admins.Addr(); at != nil {
-		scheme := "http"
-		if l.Listen.AdminTLS.on() {
-			scheme = "https"
-		}
-		fmt.Fprintf(out, " · administrators on %s://%s", scheme, at)
+		fmt.Fprintf(out, " · administrators on %s%s", l.Listen.AdminTLS.scheme(), at)
 	}
 	fmt.Fprintf(out, " · operations on http://%s\n", g.operations.Addr())
 	return g.run(ctx)

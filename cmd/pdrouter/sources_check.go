@@ -1,10 +1,10 @@
 package main
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
+
 	"pdrouter/router/config"
 )
 
@@ -29,21 +29,8 @@ func (l *loaded) checkSources(out map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// loadAdminCertificate is loadCertificate for the administrators' listener.
-func (l *loaded) loadAdminCertificate() error {
-	if !l.Listen.AdminTLS.on() {
-		return nil
-	}
-	_, err := tls.LoadX509KeyPair(l.Listen.AdminTLS.CertFile, l.Listen.AdminTLS.KeyFile)
-	return err
-}
-
 func (l *loaded) whoAdmins() string {
-	how := l.Listen.Admin
-	if l.Listen.AdminTLS.on() {
-		how += " (TLS)"
-	}
-	return how + "\ttokens of " + l.Auth.Admins.issuerNames()
+	return l.Listen.Admin + l.Listen.AdminTLS.note() + "\ttokens of " + l.Auth.Admins.issuerNames()
 }
 
 // describeSource says where more engines of a list come from, for people; "" if from nowhere.

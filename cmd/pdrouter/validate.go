@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -107,12 +106,17 @@ func (l *loaded) checkFiles(old *loaded) error {
 			missing[section(p.key)] = true
 		}
 	}
+	for _, s := range l.Listen.secured() {
+		if key := "listen." + s.key + "_tls"; !missing[key] {
+			if _, err := s.load(); err != nil {
+				f.Check("", fmt.Errorf("%s cannot be used: %w", key, err))
+			}
+		}
+	}
 	for _, part := range []struct {
 		key  string
 		load func() error
 	}{
-		{"listen.agents_tls", l.loadCertificate},
-		{"listen.admin_tls", l.loadAdminCertificate},
 		{"auth.clients", func() error { _, err := l.Auth.clients(nil); return err }},
 		{"auth.agents", func() error { _, err := l.Auth.agents(nil); return err }},
 		{"auth.admins", func() error { _, err := l.Auth.admins(nil); return err }},
@@ -148,14 +152,6 @@ func section(key string) string {
 	return strings.Join(parts[:min(2, len(parts))], ".")
 }
 
-func (l *loaded) loadCertificate() error {
-	if !l.Listen.AgentsTLS.on() {
-		return nil
-	}
-	_, err := tls.LoadX509KeyPair(l.Listen.AgentsTLS.CertFile, l.Listen.AgentsTLS.KeyFile)
-	return err
-}
-
 // errEmpty is what is wrong with a file that a failed command left behind.
 var errEmpty = errors.New("the file is empty")
 
@@ -188,7 +184,7 @@ func (l *loaded) summarize(out io.Writer, files bool) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(w, "%s is sound\n\n", l.path)
 	fmt.Fprintf(w, "listener\taddress\twho may call\n")
-	fmt.Fprintf(w, "clients\t%s\t%s\n", l.Listen.Clients, l.whoClients())
+	fmt.Fprintf(w, "clients\t%s%s\t%s\n", l.Listen.Clients, l.Listen.ClientsTLS.note(), l.whoClients())
 	fmt.Fprintf(w, "agents\t%s\n", l.whoAgents())
 	fmt.Fprintf(w, "operations\t%s\t%s\n", l.Listen.Operations, l.whoOperations())
 	if l.Listen.Admin != "" {
@@ -244,11 +240,7 @@ func (l *loaded) whoAgents() string {
 	if l.Listen.Agents == "" {
 		return "none"
 	}
-	how := l.Listen.Agents
-	if l.Listen.AgentsTLS.on() {
-		how += " (TLS)"
-	}
-	return how + "\ttokens of " + l.Auth.Agents.issuerNames()
+	return l.Listen.Agents + l.Listen.AgentsTLS.note() + "\ttokens of " + l.Auth.Agents.issuerNames()
 }
 
 func (l *loaded) whoOperations() string {
