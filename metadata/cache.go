@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,18 +20,10 @@ type CacheConfig struct {
 }
 
 func (c CacheConfig) withDefaults() CacheConfig {
-	if c.Refresh == 0 {
-		c.Refresh = 10 * time.Second
-	}
-	if c.Settle == 0 {
-		c.Settle = 5 * time.Millisecond
-	}
-	if c.Read == 0 {
-		c.Read = 2 * time.Second
-	}
-	if c.Retry == 0 {
-		c.Retry = 500 * time.Millisecond
-	}
+	c.Refresh = cmp.Or(c.Refresh, 10*time.Second)
+	c.Settle = cmp.Or(c.Settle, 5*time.Millisecond)
+	c.Read = cmp.Or(c.Read, 2*time.Second)
+	c.Retry = cmp.Or(c.Retry, 500*time.Millisecond)
 	return c
 }
 

@@ -2,6 +2,7 @@ package metadata
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto"
 	"encoding/base64"
@@ -31,15 +32,9 @@ type ClientConfig struct {
 }
 
 func (c ClientConfig) withDefaults() ClientConfig {
-	if c.Timeout == 0 {
-		c.Timeout = 5 * time.Second
-	}
-	if c.Retry == 0 {
-		c.Retry = 20 * time.Millisecond
-	}
-	if c.Answer == 0 {
-		c.Answer = 32 << 20
-	}
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
+	c.Retry = cmp.Or(c.Retry, 20*time.Millisecond)
+	c.Answer = cmp.Or(c.Answer, 32<<20)
 	c.Watch = c.Watch.withDefaults()
 	return c
 }

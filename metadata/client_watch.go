@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,20 +26,12 @@ type ClientWatchConfig struct {
 }
 
 func (c ClientWatchConfig) withDefaults() ClientWatchConfig {
-	for _, f := range []struct {
-		d    *time.Duration
-		want time.Duration
-	}{{&c.Silence, 30 * time.Second}, {&c.Retry, 50 * time.Millisecond}, {&c.Longest, 5 * time.Second}, {&c.Spread, 20 * time.Millisecond}} {
-		if *f.d == 0 {
-			*f.d = f.want
-		}
-	}
-	if c.Ahead == 0 {
-		c.Ahead = 4
-	}
-	if c.Engines == 0 {
-		c.Engines = 4096
-	}
+	c.Silence = cmp.Or(c.Silence, 30*time.Second)
+	c.Retry = cmp.Or(c.Retry, 50*time.Millisecond)
+	c.Longest = cmp.Or(c.Longest, 5*time.Second)
+	c.Spread = cmp.Or(c.Spread, 20*time.Millisecond)
+	c.Ahead = cmp.Or(c.Ahead, 4)
+	c.Engines = cmp.Or(c.Engines, 4096)
 	return c
 }
 

@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,15 +20,9 @@ type HandlerConfig struct {
 }
 
 func (c HandlerConfig) withDefaults() HandlerConfig {
-	if c.MaxTTL == 0 {
-		c.MaxTTL = 5 * time.Minute
-	}
-	if c.Skew == 0 {
-		c.Skew = 2 * time.Hour
-	}
-	if c.Store == 0 {
-		c.Store = 5 * time.Second
-	}
+	c.MaxTTL = cmp.Or(c.MaxTTL, 5*time.Minute)
+	c.Skew = cmp.Or(c.Skew, 2*time.Hour)
+	c.Store = cmp.Or(c.Store, 5*time.Second)
 	c.Watch = c.Watch.withDefaults()
 	return c
 }

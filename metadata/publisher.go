@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,15 +19,9 @@ type PublisherConfig struct {
 }
 
 func (c PublisherConfig) withDefaults() PublisherConfig {
-	if c.TTL == 0 {
-		c.TTL = 30 * time.Second
-	}
-	if c.Retry == 0 {
-		c.Retry = 100 * time.Millisecond
-	}
-	if c.Withdraw == 0 {
-		c.Withdraw = 2 * time.Second
-	}
+	c.TTL = cmp.Or(c.TTL, 30*time.Second)
+	c.Retry = cmp.Or(c.Retry, 100*time.Millisecond)
+	c.Withdraw = cmp.Or(c.Withdraw, 2*time.Second)
 	return c
 }
 

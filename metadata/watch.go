@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -16,23 +17,11 @@ type WatchConfig struct {
 }
 
 func (c WatchConfig) withDefaults() WatchConfig {
-	for _, f := range []struct {
-		d    *time.Duration
-		want time.Duration
-	}{{&c.KeepAlive, 15 * time.Second}, {&c.Write, 10 * time.Second}} {
-		if *f.d == 0 {
-			*f.d = f.want
-		}
-	}
-	if c.Watchers == 0 {
-		c.Watchers = 4096
-	}
-	if c.PerCaller == 0 {
-		c.PerCaller = 8
-	}
-	if c.Buffer == 0 {
-		c.Buffer = 4096
-	}
+	c.KeepAlive = cmp.Or(c.KeepAlive, 15*time.Second)
+	c.Write = cmp.Or(c.Write, 10*time.Second)
+	c.Watchers = cmp.Or(c.Watchers, 4096)
+	c.PerCaller = cmp.Or(c.PerCaller, 8)
+	c.Buffer = cmp.Or(c.Buffer, 4096)
 	return c
 }
 

@@ -6,6 +6,7 @@
 package handshake
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -44,18 +45,10 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Timeout == 0 {
-		c.Timeout = 30 * time.Second
-	}
-	if c.Concurrency == 0 {
-		c.Concurrency = 16
-	}
-	if c.PerEngine == 0 {
-		c.PerEngine = 4
-	}
-	if c.Queue == 0 {
-		c.Queue = 65536
-	}
+	c.Timeout = cmp.Or(c.Timeout, 30*time.Second)
+	c.Concurrency = cmp.Or(c.Concurrency, 16)
+	c.PerEngine = cmp.Or(c.PerEngine, 4)
+	c.Queue = cmp.Or(c.Queue, 65536)
 	return c
 }
 

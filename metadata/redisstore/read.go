@@ -214,7 +214,7 @@ func (s *Store) values(ctx context.Context, want []wanted, answers []metadata.Re
 	}
 }
 
-// onAllCPUs calls do for 0 to n-1 on all processors and returns when all are done.
+// parallel calls do for 0 to n-1 on all processors and returns when all are done.
 func parallel(n int, do func(i int)) {
 	var next atomic.Int64
 	var workers sync.WaitGroup
