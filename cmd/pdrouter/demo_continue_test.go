@@ -214,6 +214,7 @@ func rest(streams []*telling) []error {
 // TestFault53ContinuedOverProcesses kills a decode engine with signal 9 while several streams come from it. With after_failure:
 // continue each client has one stream, with the text and the usage of one engine; by default it has an error and a cut.
 func TestFault53ContinuedOverProcesses(t *testing.T) {
+	t.Parallel() // it waits for processes more than it works
 	for _, after := range []string{"continue", ""} {
 		t.Run(map[string]string{"continue": "continue", "": "default"}[after], func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

@@ -21,6 +21,7 @@ import (
 // TestFault19and25and29RealKV asks a fleet that moves real KV blocks for what could have them cross: the same id on requests that are
 // live at once, parameters that one leg must not see, and tenants with the same prompt.
 func TestFault19and25and29RealKV(t *testing.T) {
+	t.Parallel() // it waits for processes more than it works
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	f := newFleet(t, ctx, "tcp")

@@ -21,13 +21,13 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	os.Setenv(actAsPdrouter, "1") // for each process that a test starts
 	m.Run()
 }
 
 // newFleet starts a demo fleet that lasts as long as the test.
 func newFleet(t *testing.T, ctx context.Context, transport string) *demoFleet {
 	t.Helper()
-	t.Setenv(actAsPdrouter, "1")
 	f, err := startFleet(ctx, t.TempDir(), transport)
 	if err != nil {
 		t.Fatalf("%v\n%v\n%v", err, f.stop(), f.tail())
@@ -43,7 +43,6 @@ func newFleet(t *testing.T, ctx context.Context, transport string) *demoFleet {
 // bareFleet is a fleet without processes, that ends with the test and has no more than n addresses to take; must ends the test.
 func bareFleet(t *testing.T, n int) (f *demoFleet, take func() string, must func(error)) {
 	t.Helper()
-	t.Setenv(actAsPdrouter, "1")
 	f = &demoFleet{dir: t.TempDir()}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -72,7 +71,7 @@ func bareFleet(t *testing.T, n int) (f *demoFleet, take func() string, must func
 }
 
 func TestDemoComparesEveryAnswer(t *testing.T) {
-	t.Setenv(actAsPdrouter, "1")
+	t.Parallel() // it waits for processes more than it works
 	for _, transport := range []string{"tcp", "auto"} {
 		t.Run(transport, func(t *testing.T) {
 			var out strings.Builder
@@ -92,7 +91,7 @@ func TestDemoComparesEveryAnswer(t *testing.T) {
 // TestKilledPrefillCostsNoClientAnError kills one of two prefill engines with signal 9 while clients keep asking: no
 // client may see an error or another answer than one engine's alone, and every block comes back.
 func TestKilledPrefillCostsNoClientAnError(t *testing.T) {
-	t.Setenv(actAsPdrouter, "1")
+	t.Parallel() // it waits for processes more than it works
 	for _, transport := range []string{"tcp", "nixl"} {
 		t.Run(transport, func(t *testing.T) {
 			if _, err := nixl.Find(); err != nil && transport == "nixl" {

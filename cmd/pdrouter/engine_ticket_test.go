@@ -267,6 +267,7 @@ func TestTicketsEndToEnd(t *testing.T) {
 // TestWithdrawnRecordKeyOpensNoTicket takes the gateway's key out of the keys that engines trust, as an operator does whose gateway was
 // broken into. From the next reading of the keys on, no leg is served under a ticket of that key.
 func TestWithdrawnRecordKeyOpensNoTicket(t *testing.T) {
+	t.Parallel() // it waits for processes more than it works
 	p := newTicketPlant(t)
 	ask := func() leg {
 		id := kvplane.NewTransferID()

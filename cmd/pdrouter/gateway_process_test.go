@@ -12,7 +12,6 @@ import (
 // at the address for clients, and does not outlive the test.
 func startGateway(t *testing.T, config string) (p *process, clients string) {
 	t.Helper()
-	t.Setenv(actAsPdrouter, "1")
 	addresses, err := freeAddresses(2)
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,6 @@ func TestCommandLinesRefused(t *testing.T) {
 // TestUsageErrorsOnStandardError: a usage error is told once, on standard error, with exit code 2.
 func TestUsageErrorsOnStandardError(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "validate", "--nope")
-	cmd.Env = append(os.Environ(), actAsPdrouter+"=1")
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

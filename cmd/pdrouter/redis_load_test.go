@@ -157,6 +157,7 @@ func (f *sharedFleet) behind(t *testing.T, want bool) func() bool {
 // TestFault42RedisUnderLoad: clients keep asking two gateways while the Redis that they share is killed and comes back
 // empty, hangs, and is emptied. No request is lost, and every answer is one engine's alone.
 func TestFault42RedisUnderLoad(t *testing.T) {
+	t.Parallel() // it waits for processes more than it works
 	redis := redistest.StartTCP(t)
 	f := startShared(t, fmt.Sprintf("address: %q", redis.Address()))
 	l := f.load(t)
@@ -188,6 +189,7 @@ func filled(redis *redistest.Server) bool {
 
 // TestFault42FailoverUnderLoad: the same while Sentinels replace a master that was killed.
 func TestFault42FailoverUnderLoad(t *testing.T) {
+	t.Parallel() // it waits for processes more than it works
 	sentinels := redistest.StartSentinel(t)
 	f := startShared(t, fmt.Sprintf("sentinel: {master: %s, addresses: [%s]}", redistest.MasterName, strings.Join(sentinels.Addresses(), ", ")))
 	l := f.load(t)

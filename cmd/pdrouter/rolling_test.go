@@ -29,7 +29,6 @@ type rolling struct {
 
 func newRolling(t *testing.T, engines int) *rolling {
 	t.Helper()
-	t.Setenv(actAsPdrouter, "1")
 	s := &rolling{t: t, dir: t.TempDir()}
 	var err error
 	if s.engines, err = freeAddresses(engines); err != nil {
@@ -157,6 +156,7 @@ func firstText(b string) string {
 // TestFault66RollingRestart: gateways that are restarted one after the other lose no request of clients that never send one
 // twice.
 func TestFault66RollingRestart(t *testing.T) {
+	t.Parallel() // it waits for processes more than it works
 	s := newRolling(t, 2)
 	ports, err := freeAddresses(4)
 	if err != nil {

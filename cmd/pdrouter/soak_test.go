@@ -26,7 +26,6 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		t.Skipf("takes minutes: make soak, or set %s to a duration such as 10m", soakFor)
 	}
-	t.Setenv(actAsPdrouter, "1")
 	ctx, cancel := context.WithTimeout(t.Context(), d+10*time.Minute)
 	defer cancel()
 	f, err := startFleet(ctx, t.TempDir(), "tcp")
