@@ -53,8 +53,8 @@ func hideBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return fasthttp.RequestConfig{}
 }
 
-// refuse answers requests whose head the server could not read. What the server says of that quotes the head, which may have credentials in it:
-// nobody is told.
+// refuse answers requests whose head the server could not read. The server's error quotes the head, which may have
+// credentials in it, so it goes neither to the client nor to the log.
 func (r *Edge) refuse(c *fiber.Ctx, err error) error {
 	c.Context().Conn().(*clientConn).refused = true
 	var fe *fiber.Error
