@@ -21,8 +21,8 @@ const (
 )
 
 // checkFraming refuses a head over which two HTTP parsers could disagree: where the body ends, which host is meant,
-// where a field ends. It returns what the head says of the body. The error asks for the connection to be closed, because nothing that follows on it can be
-// trusted. It is meant to run before anything else looks at the request.
+// where a field ends. It returns what the head says of the body. The error asks for the connection to be closed, because nothing that
+// follows on it can be trusted. It runs before anything else looks at the request.
 func checkFraming(h requestHead) (f bodyFraming, _ *openai.Error) {
 	if len(h.Raw)+len(h.URI) > HeadBytes {
 		return f, openai.NewError(reason.HeadTooLarge, "The request's head is larger than %d bytes.", HeadBytes)

@@ -28,7 +28,7 @@ func (x *Exchange) plan() dispatch.Event {
 	case choice.Decode < 0 && len(x.excluded) > 0:
 		var e dispatch.Event
 		var late bool
-		if choice, f, e, late = x.back(waited); late {
+		if choice, f, e, late = x.chooseFailed(waited); late {
 			if e.Kind == dispatch.EvPlannedLater && !waited && !x.m.Retries.Retry(time.Now()) {
 				return x.overBudget()
 			}
@@ -49,7 +49,7 @@ func (x *Exchange) plan() dispatch.Event {
 	a.h.Shape = x.b.Shape
 	a.h.Draw()
 	x.choice, x.Sum.Phases.Prefill = choice, 0
-	x.attempt(a)
+	x.makeCurrent(a)
 	x.Sum.Decode = f.Decode[choice.Decode].Name
 	toPrefill, toDecode := x.selection.NotePrompt(choice)
 	a.prefill.Unread.Store(int64(toPrefill))

@@ -29,10 +29,10 @@ func backoff(n int, random uint64) time.Duration {
 // refused again has the others wait on.
 func spread(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 
-// back chooses among engines that have failed the request, as there are no others: a decode engine that failed once may serve
+// chooseFailed chooses among engines that have failed the request, as there are no others: a decode engine that failed once may serve
 // the second time, and where decode may not serve alone so may a prefill engine. Engines that want a long rest are left alone:
 // if there are only they the client is told when to come back, and does not wait in its place.
-func (x *Exchange) back(waited bool) (policies.Choice, policies.Fleet, dispatch.Event, bool) {
+func (x *Exchange) chooseFailed(waited bool) (policies.Choice, policies.Fleet, dispatch.Event, bool) {
 	long, first := x.excluded.LongRests()
 	choice, f := x.choose(append(x.excluded.Without(x.m.Decode), long...))
 	if choice.Decode < 0 {

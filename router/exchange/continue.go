@@ -29,7 +29,7 @@ func (x *Exchange) planContinuation(failed *attempt, why reason.Reason) dispatch
 	a := &attempt{}
 	a.h.Shape = openai.ShapeCompletions
 	a.h.Draw()
-	x.attempt(a)
+	x.makeCurrent(a)
 	a.decode.Join(x.r.Cancels, x.m.Decode[choice.Decode])
 	return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 }

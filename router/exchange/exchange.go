@@ -1,7 +1,10 @@
 // Package exchange serves one proxied request, from its admission to the end of its legs. An Exchange is the only driver of the state machine
-// in package dispatch: each event makes one step (advance), each action of the step is done (perform). Read exchange.go first,
-// then attempt_begin.go for how engines are chosen and asked, stream_relay.go for the answer, attempt_end.go for how legs end. It knows no route, no limiter and no queue: the edge or a fan-out, its Caller, begins it, runs it, sends its Reply, and is told of
-// its end. KV that a request leaves with an engine is handed to package reclaim.
+// in package dispatch: each event makes one step (advance), each action of the step is done (perform). It knows no route, no limiter and no
+// queue: the edge or a fan-out, its Caller, begins it, runs it, sends its Reply, and is told of its end. KV that a request leaves with an
+// engine is handed to package reclaim.
+//
+// Read exchange.go first, then perform.go for what each action does, mailbox.go for events from other goroutines, attempt_begin.go for how
+// engines are chosen and asked, stream_relay.go for a streamed answer, attempt_end.go for how legs end.
 package exchange
 
 import (
@@ -41,7 +44,7 @@ type Exchange struct {
 	attemptContext        // what the request is served with, and how its legs are ended
 	mailbox               // what others have to say
 	tenant         string // whose the response is, if an engine keeps it
-	kept           string // what was put about that, as long as others may not know
+	recording      string // the response whose engine is being recorded for all gateways; "" if none is
 	caller         Caller
 	branch         bool // of a client's request, which its caller reports
 
@@ -58,8 +61,8 @@ type Exchange struct {
 	waits        int                 // how often it went back to engines that had failed it
 	pause        time.Duration       // before engines are chosen again; 0 if it need not wait
 	due          time.Time           // the deadline of what comes before the first token
-	notContinued string              // why there is none, though the policy wants it
 	continuation *relay.Continuation // what another engine would need to go on with the stream; nil if none may
+	notContinued string              // why continuation is nil, though the policy wants one
 	last         reason.Reason       // of the last attempt that failed
 	failed       dispatch.EventKind  // the event that it failed by
 	bare         bool                // prefill has answered and handed nothing off
@@ -333,8 +336,8 @@ func (x *Exchange) refuseStream(m envelope) dispatch.Event {
 	return leg.InvalidResponse.DecodeEvent(true)
 }
 
-// attempt begins another attempt.
-func (x *Exchange) attempt(a *attempt) {
+// makeCurrent has an attempt take the place of the one before it: of all legs, only the events of its own are accepted from now on.
+func (x *Exchange) makeCurrent(a *attempt) {
 	x.cur = a
 	x.acceptOnly(a)
 	x.Sum.Attempts++

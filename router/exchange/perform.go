@@ -195,7 +195,7 @@ func (x *Exchange) lastFailure() (f report.Failure) {
 
 // sendWhole makes decode's answer, from which the engines' hand-off was taken out, the client's.
 func (x *Exchange) sendWhole(a *attempt) {
-	x.awaitKept()
+	x.awaitRecorded()
 	l := &a.decode
 	x.usage.Of(&l.Answer, a.prefillCached())
 	if a.split {

@@ -15,15 +15,15 @@ func (x *Exchange) remember(a *attempt) {
 		return
 	}
 	value := stored.Holder{Engine: a.decode.Engine.Name, Model: x.b.Model, Owner: stored.Owner(x.tenant, x.Sum.Subject)}.Value()
-	x.kept = openai.ResponsePrefix + a.h.Request
-	x.s.Responses.Put(x.kept, value, x.s.Config.Timeouts.Stored)
+	x.recording = openai.ResponsePrefix + a.h.Request
+	x.s.Responses.Put(x.recording, value, x.s.Config.Timeouts.Stored)
 }
 
-// awaitKept holds back the end of an answer that an engine keeps until every gateway can find that engine.
-func (x *Exchange) awaitKept() {
-	if x.kept != "" {
-		x.s.Responses.Await(x.kept)
-		x.kept = ""
+// awaitRecorded holds back the end of an answer that an engine keeps until every gateway can find that engine.
+func (x *Exchange) awaitRecorded() {
+	if x.recording != "" {
+		x.s.Responses.Await(x.recording)
+		x.recording = ""
 	}
 }
 

@@ -78,7 +78,7 @@ func (x *Exchange) more() (err error) {
 		}
 	}
 	if s.Whole() {
-		x.awaitKept()
+		x.awaitRecorded()
 	}
 	x.client.ExtendDeadline()
 	return nil
