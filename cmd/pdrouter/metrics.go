@@ -20,17 +20,17 @@ import (
 type metrics struct {
 	registry *prometheus.Registry
 
-	requests *prometheus.CounterVec   // model, route, outcome, status
-	choices  *prometheus.CounterVec   // model, reason
-	attempts *prometheus.CounterVec   // model
-	pairs    *prometheus.CounterVec   // model, prefill, decode, outcome
-	phases   *prometheus.HistogramVec // model, phase
-	ttft     *prometheus.HistogramVec // model, role, engine
-	tokens   *prometheus.CounterVec   // model, kind
-	removed  *prometheus.CounterVec   // model
-	goneOn   *prometheus.CounterVec   // model, result
-	refusals *prometheus.CounterVec   // status, reason
-	agents   *prometheus.CounterVec   // status, reason
+	requests  *prometheus.CounterVec   // model, route, outcome, status
+	decisions *prometheus.CounterVec   // model, reason
+	attempts  *prometheus.CounterVec   // model
+	pairs     *prometheus.CounterVec   // model, prefill, decode, outcome
+	phases    *prometheus.HistogramVec // model, phase
+	ttft      *prometheus.HistogramVec // model, role, engine
+	tokens    *prometheus.CounterVec   // model, kind
+	removed   *prometheus.CounterVec   // model
+	goneOn    *prometheus.CounterVec   // model, result
+	refusals  *prometheus.CounterVec   // status, reason
+	agents    *prometheus.CounterVec   // status, reason
 
 	models sync.Map // of *modelSeries, by the model's name
 
@@ -48,9 +48,9 @@ type way struct {
 
 // waySeries are the series that requests add to which went one way, found by their labels once.
 type waySeries struct {
-	request, choice prometheus.Counter
-	pair            prometheus.Counter    // nil if they had no engine
-	ttft            []prometheus.Observer // of each engine; nil until one has got a token
+	request, decision prometheus.Counter
+	pair              prometheus.Counter    // nil if they had no engine
+	ttft              []prometheus.Observer // of each engine; nil until one has got a token
 }
 
 // way returns the series of a request like s.
@@ -62,7 +62,7 @@ func (m *metrics) way(s *report.Summary) *waySeries {
 	if of != nil && (of.ttft != nil || s.Phases.FirstToken == 0) {
 		return of
 	}
-	of = &waySeries{request: m.requests.WithLabelValues(k.model, k.route, k.outcome, strconv.Itoa(k.status)), choice: m.choices.WithLabelValues(k.model, k.reason)}
+	of = &waySeries{request: m.requests.WithLabelValues(k.model, k.route, k.outcome, strconv.Itoa(k.status)), decision: m.decisions.WithLabelValues(k.model, k.reason)}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, engine := range []string{k.prefill, k.decode} {
@@ -131,21 +131,21 @@ func newMetrics() *metrics {
 		}, labels)
 	}
 	m := &metrics{
-		ways:     make(map[way]*waySeries),
-		registry: prometheus.NewRegistry(),
-		requests: counter("requests_total", "Finished requests by how they ended.", "model", "route", "outcome", "status"),
-		choices:  counter("choices_total", "Finished requests by why they were split or not, or why they failed.", "model", "reason"),
-		attempts: counter("attempts_total", "Dispatches, retries included.", "model"),
-		pairs:    counter("pair_requests_total", "Finished requests by the engines of their last attempt.", "model", "prefill", "decode", "outcome"),
-		phases:   seconds("phase_seconds", "Time spent in each phase of a request that reached it.", "model", "phase"),
-		ttft:     seconds("first_token_seconds", "Arrival to decode's first event, once for each engine that served the request.", "model", "role", "engine"),
-		tokens:   counter("tokens_total", "Tokens as the engines counted them.", "model", "kind"),
-		removed:  counter("client_transfer_params_total", "Requests whose own kv_transfer_params were removed.", "model"),
-		goneOn:   counter("continuations_total", "Streams whose decode engine failed, by what came of going on from another: done, failed, unsupported.", "model", "result"),
-		refusals: counter("refusals_total", "Requests answered before they were admitted, by why.", "status", "reason"),
-		agents:   counter("agent_refusals_total", "Requests to the metadata routes that were refused, by why.", "status", "reason"),
+		ways:      make(map[way]*waySeries),
+		registry:  prometheus.NewRegistry(),
+		requests:  counter("requests_total", "Finished requests by how they ended.", "model", "route", "outcome", "status"),
+		decisions: counter("routing_decisions_total", "Finished requests, by the reason why each was split or was not split, or why it failed.", "model", "reason"),
+		attempts:  counter("attempts_total", "Dispatches, retries included.", "model"),
+		pairs:     counter("pair_requests_total", "Finished requests by the engines of their last attempt.", "model", "prefill", "decode", "outcome"),
+		phases:    seconds("request_phase_duration_seconds", "Seconds that requests spent in each phase. A request counts only in the phases that it reached.", "model", "phase"),
+		ttft:      seconds("time_to_first_token_seconds", "Seconds from the request's arrival to the first event of the decode engine, once for each engine that served the request.", "model", "role", "engine"),
+		tokens:    counter("tokens_total", "Tokens as the engines counted them.", "model", "kind"),
+		removed:   counter("client_transfer_params_total", "Requests whose own kv_transfer_params were removed.", "model"),
+		goneOn:    counter("continuations_total", "Streams whose decode engine failed, by what came of going on from another: done, failed, unsupported.", "model", "result"),
+		refusals:  counter("refusals_total", "Requests answered before they were admitted, by why.", "status", "reason"),
+		agents:    counter("agent_refusals_total", "Requests to the metadata routes that were refused, by why.", "status", "reason"),
 	}
-	m.registry.MustRegister(m.requests, m.choices, m.attempts, m.pairs, m.phases, m.ttft, m.tokens,
+	m.registry.MustRegister(m.requests, m.decisions, m.attempts, m.pairs, m.phases, m.ttft, m.tokens,
 		m.removed, m.goneOn, m.refusals, m.agents, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -154,7 +154,7 @@ func newMetrics() *metrics {
 func (m *metrics) observe(s report.Summary) {
 	every, like := m.of(s.Model), m.way(&s)
 	like.request.Inc()
-	like.choice.Inc()
+	like.decision.Inc()
 	every.attempts.Add(float64(s.Attempts))
 	if like.pair != nil {
 		like.pair.Inc()

@@ -69,10 +69,10 @@ func TestSeriesOfEnginesThatAreGone(t *testing.T) {
 		t.Errorf("%d series and %d ways at the end, %d and %d with the first engine:\n%s", len(series), len(m.ways), first, firstWays, strings.Join(series, "\n"))
 	}
 	want := []string{
-		`pdrouter_first_token_seconds engine="d" model="m" role="decode"`,
-		`pdrouter_first_token_seconds engine="p" model="m" role="prefill"`,
+		`pdrouter_time_to_first_token_seconds engine="d" model="m" role="decode"`,
+		`pdrouter_time_to_first_token_seconds engine="p" model="m" role="prefill"`,
 	}
-	if got := seriesOf(t, m, "pdrouter_first_token"); strings.Join(got, "\n") != strings.Join(want, "\n") {
+	if got := seriesOf(t, m, "pdrouter_time_to_first_token"); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got %s", strings.Join(got, "\n"))
 	}
 	if got := seriesOf(t, m, "pdrouter_requests_total"); len(got) != 1 {

@@ -10,7 +10,7 @@ import (
 type healthMetrics struct {
 	read func() router.Stats
 
-	state, share, ejections, anyway, pairState, pairEjections *prometheus.Desc
+	state, share, ejections, panicMode, pairState, pairEjections *prometheus.Desc
 }
 
 func newHealthMetrics(read func() router.Stats) *healthMetrics {
@@ -22,7 +22,7 @@ func newHealthMetrics(read func() router.Stats) *healthMetrics {
 		state:         desc("engine_state", "1 for the state that the engine is in.", "engine", "state"),
 		share:         desc("engine_share", "Part of its share of the requests that the engine may get: below 1 in a slow start, 0 while it is out.", "engine"),
 		ejections:     desc("engine_ejections_total", "Times the engine was taken out though it could be reached.", "engine", "reason"),
-		anyway:        desc("engines_used_anyway", "1 for each role of a model whose engines are all used, as too many of them are out.", "model", "role"),
+		panicMode:     desc("panic_mode", "1 while ejected engines of the role get requests because too few others are left.", "model", "role"),
 		pairState:     desc("pair_state", "1 for the state of the circuit of each pair that was ever taken out: closed, open or half_open.", "prefill", "decode", "state"),
 		pairEjections: desc("pair_ejections_total", "Times a pair was taken out as transfers between its engines failed; only of pairs that were.", "prefill", "decode"),
 	}
@@ -30,7 +30,7 @@ func newHealthMetrics(read func() router.Stats) *healthMetrics {
 
 // Describe implements prometheus.Collector.
 func (m *healthMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.state, m.share, m.ejections, m.anyway, m.pairState, m.pairEjections} {
+	for _, d := range []*prometheus.Desc{m.state, m.share, m.ejections, m.panicMode, m.pairState, m.pairEjections} {
 		out <- d
 	}
 }
@@ -46,7 +46,7 @@ func (m *healthMetrics) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	for _, a := range s.PanicModes {
-		out <- prometheus.MustNewConstMetric(m.anyway, prometheus.GaugeValue, 1, a.Model, a.Role)
+		out <- prometheus.MustNewConstMetric(m.panicMode, prometheus.GaugeValue, 1, a.Model, a.Role)
 	}
 	for _, p := range s.PairsOut {
 		out <- prometheus.MustNewConstMetric(m.pairState, prometheus.GaugeValue, 1, p.Prefill, p.Decode, p.State)

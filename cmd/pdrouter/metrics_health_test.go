@@ -32,15 +32,15 @@ pdrouter_engine_share{engine="p"} 0.25
 # TYPE pdrouter_engine_state gauge
 pdrouter_engine_state{engine="d",state="open"} 1
 pdrouter_engine_state{engine="p",state="slow_start"} 1
-# HELP pdrouter_engines_used_anyway 1 for each role of a model whose engines are all used, as too many of them are out.
-# TYPE pdrouter_engines_used_anyway gauge
-pdrouter_engines_used_anyway{model="tiny",role="decode"} 1
 # HELP pdrouter_pair_ejections_total Times a pair was taken out as transfers between its engines failed; only of pairs that were.
 # TYPE pdrouter_pair_ejections_total counter
 pdrouter_pair_ejections_total{decode="d",prefill="p"} 3
 # HELP pdrouter_pair_state 1 for the state of the circuit of each pair that was ever taken out: closed, open or half_open.
 # TYPE pdrouter_pair_state gauge
 pdrouter_pair_state{decode="d",prefill="p",state="half_open"} 1
+# HELP pdrouter_panic_mode 1 while ejected engines of the role get requests because too few others are left.
+# TYPE pdrouter_panic_mode gauge
+pdrouter_panic_mode{model="tiny",role="decode"} 1
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
 		t.Error(err)

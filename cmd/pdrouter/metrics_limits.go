@@ -20,7 +20,7 @@ func newLimitMetrics(read func() limits.Stats) *limitMetrics {
 	}
 	return &limitMetrics{
 		read:     read,
-		limited:  desc("limited_total", "Requests refused because of a limit.", "limit"),
+		limited:  desc("rate_limited_total", "Requests refused because of a limit, by limit.", "limit"),
 		tenants:  desc("limits_tenants", "Tenants that are counted at present."),
 		failures: desc("limits_exchange_failures_total", "Exchanges of counts through Redis that failed."),
 		behind:   desc("limits_alone", "1 while counts cannot be exchanged and this gateway counts alone."),

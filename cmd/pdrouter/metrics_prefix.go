@@ -10,7 +10,7 @@ import (
 type prefixMetrics struct {
 	read func() router.Stats
 
-	entries, bytes, looked, known, evicted *prometheus.Desc
+	entries, bytes, lookups, hits, evicted *prometheus.Desc
 }
 
 func newPrefixMetrics(read func() router.Stats) *prefixMetrics {
@@ -21,15 +21,15 @@ func newPrefixMetrics(read func() router.Stats) *prefixMetrics {
 		read:    read,
 		entries: desc("entries", "Pieces of prompts that are remembered with the engines that were given them."),
 		bytes:   desc("bytes", "Memory for them, whether it was touched or not."),
-		looked:  desc("looked_total", "Pieces of prompts that were looked for."),
-		known:   desc("known_total", "Pieces that some engine was thought to have."),
+		lookups: desc("lookups_total", "Pieces of prompts that were looked up in the index."),
+		hits:    desc("hits_total", "Pieces of prompts that the index had for some engine, chosen or not."),
 		evicted: desc("evicted_total", "Pieces that were forgotten to make room."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *prefixMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.entries, m.bytes, m.looked, m.known, m.evicted} {
+	for _, d := range []*prometheus.Desc{m.entries, m.bytes, m.lookups, m.hits, m.evicted} {
 		out <- d
 	}
 }
@@ -42,7 +42,7 @@ func (m *prefixMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 	out <- prometheus.MustNewConstMetric(m.entries, prometheus.GaugeValue, float64(s.Links))
 	out <- prometheus.MustNewConstMetric(m.bytes, prometheus.GaugeValue, float64(s.Bytes))
-	out <- prometheus.MustNewConstMetric(m.looked, prometheus.CounterValue, float64(s.Looked))
-	out <- prometheus.MustNewConstMetric(m.known, prometheus.CounterValue, float64(s.Known))
+	out <- prometheus.MustNewConstMetric(m.lookups, prometheus.CounterValue, float64(s.Looked))
+	out <- prometheus.MustNewConstMetric(m.hits, prometheus.CounterValue, float64(s.Known))
 	out <- prometheus.MustNewConstMetric(m.evicted, prometheus.CounterValue, float64(s.Evicted))
 }

@@ -29,12 +29,12 @@ pdrouter_prefix_entries 1
 # HELP pdrouter_prefix_evicted_total Pieces that were forgotten to make room.
 # TYPE pdrouter_prefix_evicted_total counter
 pdrouter_prefix_evicted_total 6
-# HELP pdrouter_prefix_known_total Pieces that some engine was thought to have.
-# TYPE pdrouter_prefix_known_total counter
-pdrouter_prefix_known_total 5
-# HELP pdrouter_prefix_looked_total Pieces of prompts that were looked for.
-# TYPE pdrouter_prefix_looked_total counter
-pdrouter_prefix_looked_total 4
+# HELP pdrouter_prefix_hits_total Pieces of prompts that the index had for some engine, chosen or not.
+# TYPE pdrouter_prefix_hits_total counter
+pdrouter_prefix_hits_total 5
+# HELP pdrouter_prefix_lookups_total Pieces of prompts that were looked up in the index.
+# TYPE pdrouter_prefix_lookups_total counter
+pdrouter_prefix_lookups_total 4
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
 		t.Error(err)

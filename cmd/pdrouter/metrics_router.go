@@ -14,8 +14,8 @@ type routerMetrics struct {
 	requests, up, engineRequests, followed    *prometheus.Desc
 	pairReady, unpairable, pairsReady, parked *prometheus.Desc
 	queued, shaking, handshakes, took         *prometheus.Desc
-	blocks, bytes, stranded, foreign          *prometheus.Desc
-	strandedBlocks, reclaims, panics          *prometheus.Desc
+	blocks, bytes, leaks, foreign             *prometheus.Desc
+	leakedBlocks, reclaims, panics            *prometheus.Desc
 	background, bodyBytes, unresolvedBlocks   *prometheus.Desc
 }
 
@@ -38,8 +38,8 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 		handshakes:       desc("pair_handshakes_total", "Handshakes by how they ended.", "outcome"),
 		took:             desc("pair_handshake_seconds", "Time of each handshake that began, however it ended."),
 		blocks:           desc("kv_blocks_total", "KV blocks that consumer ranks got whole, connector kvplane.", "prefill", "decode"),
-		stranded:         desc("stranded_total", "Times KV was left with an engine for nobody, until a lease ends or for good."),
-		strandedBlocks:   desc("stranded_blocks", "KV blocks that a stock engine holds for nobody, as far as is known, by why they are not given back.", "engine", "why"),
+		leaks:            desc("kv_leaks_total", "Requests that left KV blocks with a stock engine, until the lease ends or until the engine restarts."),
+		leakedBlocks:     desc("leaked_kv_blocks", "KV blocks that a stock engine still holds for requests that have ended, by the reason why they cannot be freed. An estimate.", "engine", "why"),
 		unresolvedBlocks: desc("unresolved_kv_blocks", "KV blocks that a stock engine may hold for nobody: nothing has shown yet whether it does. Never more than the engine says that it uses.", "engine"),
 		reclaims:         desc("reclaims_total", "KV that an ending had left with a stock engine and that came free, by how it ended and what freed it.", "ending", "by"),
 		panics:           desc("background_panics_total", "Panics of what runs beside requests; each is a fault of pdrouter, and was begun anew."),
@@ -53,7 +53,7 @@ func newRouterMetrics(read func() router.Stats) *routerMetrics {
 // Describe implements prometheus.Collector.
 func (m *routerMetrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady,
-		m.unpairable, m.pairsReady, m.parked, m.queued, m.shaking, m.handshakes, m.took, m.blocks, m.bytes, m.stranded, m.strandedBlocks, m.reclaims, m.panics, m.foreign, m.background, m.bodyBytes, m.unresolvedBlocks} {
+		m.unpairable, m.pairsReady, m.parked, m.queued, m.shaking, m.handshakes, m.took, m.blocks, m.bytes, m.leaks, m.leakedBlocks, m.reclaims, m.panics, m.foreign, m.background, m.bodyBytes, m.unresolvedBlocks} {
 		out <- d
 	}
 }
@@ -66,7 +66,7 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 	s := m.read()
 	gauge(m.requests, float64(s.Requests))
 	gauge(m.background, float64(s.Background))
-	out <- prometheus.MustNewConstMetric(m.stranded, prometheus.CounterValue, float64(s.Leaked))
+	out <- prometheus.MustNewConstMetric(m.leaks, prometheus.CounterValue, float64(s.Leaked))
 	gauge(m.bodyBytes, float64(s.BodyBytes))
 	out <- prometheus.MustNewConstMetric(m.panics, prometheus.CounterValue, float64(s.Panics))
 	out <- prometheus.MustNewConstMetric(m.foreign, prometheus.CounterValue, float64(s.Foreign))
@@ -75,7 +75,7 @@ func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, e := range s.Engines {
 		for why, n := range e.Leaked {
-			gauge(m.strandedBlocks, float64(n), e.Name, why)
+			gauge(m.leakedBlocks, float64(n), e.Name, why)
 		}
 		if e.MaybeLeaked > 0 {
 			gauge(m.unresolvedBlocks, float64(e.MaybeLeaked), e.Name)

@@ -60,6 +60,9 @@ pdrouter_engine_up{engine="p"} 1
 # HELP pdrouter_foreign_reports_total Reports of transfers that were not their sender's to make; none is believed.
 # TYPE pdrouter_foreign_reports_total counter
 pdrouter_foreign_reports_total 12
+# HELP pdrouter_kv_leaks_total Requests that left KV blocks with a stock engine, until the lease ends or until the engine restarts.
+# TYPE pdrouter_kv_leaks_total counter
+pdrouter_kv_leaks_total 9
 # HELP pdrouter_pair_handshake_seconds Time of each handshake that began, however it ended.
 # TYPE pdrouter_pair_handshake_seconds histogram
 pdrouter_pair_handshake_seconds_bucket{le="0.005"} 3
@@ -109,9 +112,6 @@ pdrouter_request_body_bytes 13
 # HELP pdrouter_requests_in_flight Requests under way.
 # TYPE pdrouter_requests_in_flight gauge
 pdrouter_requests_in_flight 3
-# HELP pdrouter_stranded_total Times KV was left with an engine for nobody, until a lease ends or for good.
-# TYPE pdrouter_stranded_total counter
-pdrouter_stranded_total 9
 # HELP pdrouter_unpairable 1 for each pair that cannot exchange KV blocks, and why.
 # TYPE pdrouter_unpairable gauge
 pdrouter_unpairable{decode="d",prefill="p",reason="heads"} 1

@@ -75,7 +75,7 @@ func (f *sharedFleet) split(t *testing.T) (n [2]float64) {
 	t.Helper()
 	for i, operations := range f.operations {
 		var err error
-		if n[i], err = f.gauge(t.Context(), operations+"/metrics", fmt.Sprintf("pdrouter_choices_total{model=%q,reason=\"split\"}", demoModel)); err != nil {
+		if n[i], err = f.gauge(t.Context(), operations+"/metrics", fmt.Sprintf("pdrouter_routing_decisions_total{model=%q,reason=\"split\"}", demoModel)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -178,7 +178,7 @@ func (g gateway) says(t *testing.T, prefill, decode engine) {
 	n := held(t, prefill, decode)
 	prefill.kill()
 	wg.Wait()
-	until(t, slow, "the gateway says what stays held", func() bool { return g.counter(t, "pdrouter_stranded_blocks") > 0 })
+	until(t, slow, "the gateway says what stays held", func() bool { return g.counter(t, "pdrouter_leaked_kv_blocks") > 0 })
 	t.Logf("%v requests waited; decode's usage %v", n, must(t, scrape(t, decode.url), "vllm:kv_cache_usage_perc"))
 	g.tell(t)
 }

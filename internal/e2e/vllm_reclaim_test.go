@@ -49,7 +49,7 @@ func (g gateway) leaves(t *testing.T, l *load, prefill, decode engine) (n int) {
 	}
 	g.tell(t)
 	until(t, slow, "the gateway says of no block that it is held, or may be", func() bool {
-		return g.counter(t, "pdrouter_stranded_blocks") == 0 && g.counter(t, "pdrouter_unresolved_kv_blocks") == 0
+		return g.counter(t, "pdrouter_leaked_kv_blocks") == 0 && g.counter(t, "pdrouter_unresolved_kv_blocks") == 0
 	})
 	return n
 }
@@ -68,7 +68,7 @@ func (g gateway) tell(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range strings.Split(string(body), "\n") {
-		if strings.HasPrefix(line, "pdrouter_reclaims") || strings.HasPrefix(line, "pdrouter_stranded") || strings.HasPrefix(line, "pdrouter_unresolved") {
+		if strings.HasPrefix(line, "pdrouter_reclaims") || strings.HasPrefix(line, "pdrouter_leaked") || strings.HasPrefix(line, "pdrouter_unresolved") {
 			t.Log(line)
 		}
 	}
