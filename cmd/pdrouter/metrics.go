@@ -130,6 +130,9 @@ func newMetrics() *metrics {
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, labels)
 	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "pdrouter", Name: name, Help: help}, labels)
+	}
 	m := &metrics{
 		ways:      make(map[way]*waySeries),
 		registry:  prometheus.NewRegistry(),
@@ -145,7 +148,10 @@ func newMetrics() *metrics {
 		refusals:  counter("refusals_total", "Requests answered before they were admitted, by why.", "status", "reason"),
 		agents:    counter("agent_refusals_total", "Requests to the metadata routes that were refused, by why.", "status", "reason"),
 	}
-	m.registry.MustRegister(m.requests, m.decisions, m.attempts, m.pairs, m.phases, m.ttft, m.tokens,
+	b := thisBuild()
+	info := gauge("build_info", "Always 1. The labels name the version of pdrouter, its commit (empty if the build has no VCS data) and the version of Go.", "version", "commit", "go_version")
+	info.WithLabelValues(b.Version, b.Commit, b.Go).Set(1)
+	m.registry.MustRegister(info, m.requests, m.decisions, m.attempts, m.pairs, m.phases, m.ttft, m.tokens,
 		m.removed, m.goneOn, m.refusals, m.agents, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

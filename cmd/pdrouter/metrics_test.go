@@ -1,6 +1,7 @@
 package main
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +48,21 @@ func reached(p report.Phases) (out []phase) {
 		}
 	}
 	return out
+}
+
+// TestBuildInfo: every gateway has one series that says which build it runs.
+func TestBuildInfo(t *testing.T) {
+	before := release
+	defer func() { release = before }()
+	release = "v9.8.7-6-gabcdef0"
+	want := `
+# HELP pdrouter_build_info Always 1. The labels name the version of pdrouter, its commit (empty if the build has no VCS data) and the version of Go.
+# TYPE pdrouter_build_info gauge
+pdrouter_build_info{commit="` + thisBuild().Commit + `",go_version="` + runtime.Version() + `",version="v9.8.7-6-gabcdef0"} 1
+`
+	if err := testutil.GatherAndCompare(newMetrics().registry, strings.NewReader(want), "pdrouter_build_info"); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestMetricsCountWhatASummarySays(t *testing.T) {
