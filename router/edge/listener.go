@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"maps"
@@ -278,7 +279,15 @@ func (a *clientConn) Write(p []byte) (int, error) {
 	return max(0, n-before), err
 }
 
+// errNoHandshake says that a connection is refused before its TLS handshake.
+var errNoHandshake = errors.New("router: a refused connection gets no TLS handshake")
+
 func (a *clientConn) write(p []byte) (int, error) {
+	// The server answers a connection beyond limits.concurrent on the goroutine that accepts all others. By TLS that write would begin with
+	// the handshake, and wait for a client that sends none. Any other answer comes after the client's first bytes.
+	if _, secure := a.Conn.(*tls.Conn); secure && !a.spoke.Load() {
+		return 0, errNoHandshake
+	}
 	if a.raw.Available() {
 		return a.raw.Write(p)
 	}
