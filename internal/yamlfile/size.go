@@ -18,8 +18,8 @@ var sizeUnits = map[string]Size{"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 
 func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 	digits := strings.TrimRight(n.Value, "KMGiB")
 	unit, known := sizeUnits[n.Value[len(digits):]]
-	v, err := strconv.Atoi(strings.ReplaceAll(digits, "_", ""))
-	if n.Kind != yaml.ScalarNode || !known || err != nil || v > math.MaxInt/int(unit) || v < math.MinInt/int(unit) {
+	v, err := strconv.ParseInt(digits, 0, strconv.IntSize) // as YAML reads an integer
+	if n.Kind != yaml.ScalarNode || !known || err != nil || Size(v) > math.MaxInt/unit || Size(v) < math.MinInt/unit {
 		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: cannot unmarshal %s into yamlfile.Size", n.Line, n.ShortTag())}}
 	}
 	*s = Size(v) * unit

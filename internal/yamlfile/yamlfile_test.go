@@ -178,7 +178,7 @@ func TestSize(t *testing.T) {
 	var o struct {
 		Max Size `yaml:"max"`
 	}
-	for text, want := range map[string]Size{"7": 7, "32MiB": 32 << 20, `"64KiB"`: 64 << 10, "1GiB": 1 << 30, "0": 0, "-1": -1} {
+	for text, want := range map[string]Size{"7": 7, "32MiB": 32 << 20, `"64KiB"`: 64 << 10, "1GiB": 1 << 30, "0": 0, "-1": -1, "0x20": 32, "1_000": 1000} {
 		if f := Decode("f.yaml", []byte("max: "+text+"\n"), &o); f.Err() != nil || o.Max != want {
 			t.Errorf("%s: got %d, %v; want %d", text, o.Max, f.Err(), want)
 		}
