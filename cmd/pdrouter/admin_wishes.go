@@ -41,8 +41,8 @@ type wishes struct {
 
 	mu      sync.Mutex
 	records recordsByEngine
-	trial   *record         // holds here while it is being taken into use; nobody else hears of it
-	lapsed  recordsByEngine // what the board has and nobody vouches for: it is not believed
+	trial   *record         // holds here while it is taken into use; other gateways do not hear of it
+	lapsed  recordsByEngine // what the board has and no gateway refreshes: it is not believed
 }
 
 func newWishes(b board, signed bool, log *slog.Logger) *wishes {

@@ -49,20 +49,26 @@ func writeCertificate(t *testing.T, dir string) *x509.CertPool {
 	return pool
 }
 
-// TestClientsTLS: clients connect by TLS 1.2 and 1.3 and get whole answers and streams; by plain HTTP or TLS 1.1 they get nothing of them. A
-// renewed certificate is used for new connections.
-func TestClientsTLS(t *testing.T) {
+// serveTLS runs a gateway with TLS for clients in front of one engine. It returns where clients connect, the folder of the certificate, and
+// the pool that trusts it.
+func serveTLS(t *testing.T) (at, dir string, pool *x509.CertPool) {
+	t.Helper()
 	engine := startEngine(t, "--name", "e", "--role", "both")
-	dir := t.TempDir()
-	pool := writeCertificate(t, dir)
+	dir = t.TempDir()
+	pool = writeCertificate(t, dir)
 	path := filepath.Join(dir, "pdrouter.yaml")
 	config := "listen: {clients: \"127.0.0.1:0\", operations: \"127.0.0.1:0\", clients_tls: {cert_file: tls.crt, key_file: tls.key}}\n" +
 		"timeouts: {read: 1s}\nmodels: [{name: reference, engines: [{name: e, url: \"" + engine.url + "\"}]}]\n"
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g := serveFile(t, path)
-	at := g.clients.Addr().String()
+	return serveFile(t, path).clients.Addr().String(), dir, pool
+}
+
+// TestClientsTLS: clients connect by TLS 1.2 and 1.3 and get whole answers and streams; by plain HTTP or TLS 1.1 they get nothing of them. A
+// renewed certificate is used for new connections.
+func TestClientsTLS(t *testing.T) {
+	at, dir, pool := serveTLS(t)
 	client := func(pool *x509.CertPool, version uint16) *http.Client {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: version, MaxVersion: version}}
 		t.Cleanup(transport.CloseIdleConnections)
@@ -116,17 +122,7 @@ func TestClientsTLS(t *testing.T) {
 // TestFault08StalledTLSHandshake: clients that connect and say nothing, or half of a handshake, are closed after timeouts.read, and others are
 // served meanwhile.
 func TestFault08StalledTLSHandshake(t *testing.T) {
-	engine := startEngine(t, "--name", "e", "--role", "both")
-	dir := t.TempDir()
-	pool := writeCertificate(t, dir)
-	path := filepath.Join(dir, "pdrouter.yaml")
-	config := "listen: {clients: \"127.0.0.1:0\", operations: \"127.0.0.1:0\", clients_tls: {cert_file: tls.crt, key_file: tls.key}}\n" +
-		"timeouts: {read: 1s}\nmodels: [{name: reference, engines: [{name: e, url: \"" + engine.url + "\"}]}]\n"
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	g := serveFile(t, path)
-	at := g.clients.Addr().String()
+	at, _, pool := serveTLS(t)
 	for name, text := range map[string]string{"nothing": "", "half a record": "\x16\x03\x01\x02\x00\x01\x00", "no TLS": "GET / HT"} {
 		for range 20 {
 			conn, err := net.Dial("tcp", at)

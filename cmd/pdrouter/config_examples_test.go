@@ -93,7 +93,7 @@ func runSetUp(t *testing.T, root, self, script string) {
 	}
 	sh := exec.Command("sh", "-eu", "-c", script)
 	sh.Dir = root
-	sh.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), actAsPdrouter+"=1", "REDIS_PASSWORD=secret", "REDIS_CA="+ca)
+	sh.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "REDIS_PASSWORD=secret", "REDIS_CA="+ca)
 	if out, err := sh.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s\nof\n%s", err, out, script)
 	}
