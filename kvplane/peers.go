@@ -164,14 +164,6 @@ func (w *writer) unpark(e *engine) {
 	}
 }
 
-// reasonOf returns the reason that a refusal of the plan has in the protocol.
-func reasonOf(r *plan.Refusal) Reason {
-	if r.Unplannable {
-		return Unplannable
-	}
-	return Short
-}
-
 // fail tells a core that a transfer's peer cannot be had.
 func (w *writer) fail(step func(event), id TransferID, err error) {
 	reason := Handshake

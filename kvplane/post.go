@@ -64,6 +64,14 @@ func (w *writer) write(p *peer, x *effect) {
 	w.posted(o)
 }
 
+// reasonOf returns the reason that a refusal of the plan has in the protocol.
+func reasonOf(r *plan.Refusal) Reason {
+	if r.Unplannable {
+		return Unplannable
+	}
+	return Short
+}
+
 // submit gives the planned write to the transport: as places, where it has been told them and they are the cheaper.
 func (w *writer) submit(p *peer, x *effect) error {
 	done := w.seal(p, &message{kind: msgDone, seq: x.seq, status: status{state: statusDone, tokens: x.offer.Tokens}})

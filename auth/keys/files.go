@@ -181,6 +181,7 @@ func add(set map[string]*Key, key *Key) error {
 	return nil
 }
 
+// FilesIn returns the path of a file, or the paths of the .jwk and .pem files of a folder.
 func FilesIn(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {

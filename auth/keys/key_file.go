@@ -12,7 +12,8 @@ import (
 	"pdrouter/auth/internal/strictjson"
 )
 
-const MaxFile = 64 << 10 // bytes
+// MaxFile is how many bytes the file of a key may have.
+const MaxFile = 64 << 10
 
 // Write writes the key into dir: its private part as <kid>.jwk, readable by its owner alone, and its public part as
 // <kid>.pub.jwk. It makes dir if need be and never overwrites a file.
@@ -71,6 +72,7 @@ func loadKey(path string) (*Key, error) {
 	return k, nil
 }
 
+// Parse reads one key from the text of a JWK or PEM file.
 func Parse(b []byte) (*Key, error) {
 	if block, rest := pem.Decode(b); block != nil {
 		return parsePEM(block, rest)

@@ -13,7 +13,7 @@ const (
 	developmentKeyID = "development"
 )
 
-// DevelopmentSecret reads a secret that signs and checks tokens with HS256. Whoever can check such a token can make one, so
+// DevelopmentSecret reads a secret that signs and checks tokens with HS256. Who can check such a token can make one. So
 // it is for trying things out on one machine, and never stands beside another key. The secret is all of the file but
 // space about it: at least 32 bytes, in a file that others may not read. The tokens' kid is "development".
 func DevelopmentSecret(secretFile string) (*Key, error) {

@@ -219,6 +219,8 @@ func (q *Pair) related() bool {
 	return InSlice(q.p.rank.TP, q.d.rank.TP, q.p.size.TP, q.d.size.TP) && q.shared()
 }
 
+// InSlice reports whether a producer rank and a consumer rank meet: of the tensor-parallel sizes p and d one divides the other, and each rank
+// of the smaller engine meets as many of the larger.
 func InSlice(producer, consumer, p, d int) bool {
 	if p <= d {
 		return producer == consumer*p/d
