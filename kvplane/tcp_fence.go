@@ -23,14 +23,20 @@ func (t *TCP) Admit(agent string) {
 	delete(t.barred, agent)
 }
 
-// Forget implements Fencer. Bytes land only under names that are known by their records. Where names are only believed, this
-// one stays barred.
+// Forget implements Fencer. Bytes land only under names that are known by their records, so connections that the agent
+// opened after the fence become those of an unknown agent. Where names are only believed, this one stays barred.
 func (t *TCP) Forget(agent string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.agree != nil {
-		delete(t.known, agent)
-		delete(t.barred, agent)
+	if t.agree == nil {
+		return
+	}
+	delete(t.known, agent)
+	delete(t.barred, agent)
+	for c := range t.inbound {
+		if c.agent == agent {
+			c.bound = false
+		}
 	}
 }
 

@@ -157,6 +157,10 @@ func TestTCPNameOfTheFenced(t *testing.T) {
 	}
 
 	// Its run is superseded: no name is kept for it, and it writes all the same nothing.
+	early, err := dial("x@1", 8)
+	if err != nil {
+		t.Fatalf("%v; messages may come", err)
+	}
 	d.tr.Disconnect("x@1")
 	d.tr.(*TCP).Forget("x@1")
 	if tr := d.tr.(*TCP); len(tr.known)+len(tr.barred) > 0 {
@@ -165,8 +169,10 @@ func TestTCPNameOfTheFenced(t *testing.T) {
 	if conn, err = dial("x@1", 9); err != nil {
 		t.Fatalf("%v; messages may come", err)
 	}
-	_, _ = conn.Write(chunk) // refused
-	closed(t, conn)
+	for _, conn := range []net.Conn{early, conn} { // opened before it was forgotten, and after
+		_, _ = conn.Write(chunk) // refused
+		closed(t, conn)
+	}
 	if !bytes.Equal(d.mem, make([]byte, 8192)) || d.tr.(*TCP).Stats().Landed != 16 {
 		t.Error("bytes landed of an agent that was forgotten")
 	}
