@@ -1,6 +1,9 @@
 package metadata
 
-import "net/http"
+import (
+	"net/http"
+	"pdrouter/internal/refusal"
+)
 
 // Action is what a caller of Handler wants to do.
 type Action string
@@ -56,7 +59,7 @@ type denying struct{ Authorizer }
 func (d denying) Authorize(r *http.Request, a Access) (Caller, error) {
 	c, err := d.Authorizer.Authorize(r, a)
 	if err != nil {
-		err = denied(err)
+		err = refusal.Denied(err)
 	}
 	return c, err
 }

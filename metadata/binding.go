@@ -35,8 +35,8 @@ type binding struct {
 	Signature   []byte `msgpack:"sig"`
 }
 
-// bind returns the gateway's signed word that key may vouch for the record's rank.
-func bind(v Voucher, rec Record, key ed25519.PublicKey, until time.Time) ([]byte, error) {
+// newBinding returns the gateway's signed word that key may vouch for the record's rank.
+func newBinding(v Voucher, rec Record, key ed25519.PublicKey, until time.Time) ([]byte, error) {
 	b := binding{Key: key, Incarnation: rec.Incarnation, Rank: rec.Rank, Role: rec.Role, Until: until.UnixMilli()}
 	plain, err := msgpack.Marshal(&b)
 	if err != nil {
@@ -53,7 +53,7 @@ func parseBinding(b []byte) (_ binding, payload []byte, err error) {
 	if len(b) > maxBinding {
 		return binding{}, nil, fmt.Errorf("binding has %d bytes; want at most %d", len(b), maxBinding)
 	}
-	if err := check(b); err != nil {
+	if err := CheckMsgpack(b); err != nil {
 		return binding{}, nil, fmt.Errorf("binding: %w", err)
 	}
 	plain, err := signedPart(b)
@@ -126,9 +126,12 @@ func (r Record) SignAs(key crypto.Signer) (Record, error) {
 	return r, nil
 }
 
-// boundTo checks that the record is signed by this key, and has the gateway's word added that the key may do so; with
-// no gateway key to give it, the record stays as it is.
-func (r Record) boundTo(v Voucher, key ed25519.PublicKey, until time.Time) (Record, error) {
+// Bind checks that the record is signed by this key, and returns it with the gateway's signed statement that the key may sign for
+// its rank until then. Without a gateway's key, with v nil, it adds nothing.
+func (r Record) Bind(v Voucher, key ed25519.PublicKey, until time.Time) (Record, error) {
+	if r.KeyID == "" && len(key) == ed25519.PublicKeySize {
+		return Record{}, fmt.Errorf("the token is bound to key %s, and the record is not signed: start the engine with --sign-key", thumbprint(key))
+	}
 	r = r.withBinding(nil)
 	encoded, err := Marshal(r)
 	if err != nil {
@@ -141,7 +144,7 @@ func (r Record) boundTo(v Voucher, key ed25519.PublicKey, until time.Time) (Reco
 	if err := r.signedBy(key, payload); err != nil || v == nil {
 		return r, err
 	}
-	b, err := bind(v, r, key, until)
+	b, err := newBinding(v, r, key, until)
 	if err != nil {
 		return Record{}, err
 	}
@@ -190,8 +193,8 @@ func thumbprint(public ed25519.PublicKey) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// withdrawal is what an agent signs to withdraw a rank's record. It says that this run of the rank is over, which
+// Withdrawal is what an agent signs to withdraw a rank's record. It says that this run of the rank is over, which
 // stays true, so that saying it again does no harm.
-func withdrawal(inc Incarnation, rank Rank) []byte {
+func Withdrawal(inc Incarnation, rank Rank) []byte {
 	return []byte(withdrawContext + inc.ID() + "/" + rank.String())
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"pdrouter/internal/redistest"
+	"pdrouter/internal/refusal"
 )
 
 // agentKey returns the key of the agent of that name.
@@ -41,7 +42,7 @@ func signAs(t testing.TB, rec Record, key crypto.Signer) Record {
 // bound returns the record as a gateway keeps it that has checked its agent's signature.
 func bound(t testing.TB, v Voucher, rec Record, key ed25519.PrivateKey) Record {
 	t.Helper()
-	rec, err := signAs(t, rec, key).boundTo(v, public(key), time.Now().Add(time.Hour))
+	rec, err := signAs(t, rec, key).Bind(v, public(key), time.Now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +118,7 @@ func TestBoundTokenNeedsItsKey(t *testing.T) {
 		{"another role", "bound", signAs(t, decode, own), "wrong_role"},
 	} {
 		log.Reset()
-		wantError(t, c.name, send(t, "PUT", url, c.token, marshal(t, c.rec)), 403, insufficient)
+		wantError(t, c.name, send(t, "PUT", url, c.token, marshal(t, c.rec)), 403, refusal.Insufficient)
 		if !strings.Contains(log.String(), "subject=agent status=403 reason="+c.reason+" ") {
 			t.Errorf("%s: the log says %q; want the reason %s", c.name, log.String(), c.reason)
 		}
@@ -144,14 +145,14 @@ func TestBoundTokenNeedsItsKey(t *testing.T) {
 
 	target := url + "?generation=7"
 	proof := func(key ed25519.PrivateKey, inc Incarnation, rank Rank) string {
-		return base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, withdrawal(inc, rank)))
+		return base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, Withdrawal(inc, rank)))
 	}
 	for name, p := range map[string]string{
 		"none": "", "garbage": "!", "another key's": proof(other, rec.Incarnation, rec.Rank),
 		"another run's": proof(own, Incarnation{"prefill-0", 6}, rec.Rank), "another rank's": proof(own, rec.Incarnation, Rank{TP: 1}),
 		"the record's": base64.RawURLEncoding.EncodeToString(got[0].Signature),
 	} {
-		wantError(t, "proof: "+name, send(t, "DELETE", target, "bound", nil, proofHeader, p), 403, insufficient)
+		wantError(t, "proof: "+name, send(t, "DELETE", target, "bound", nil, ProofHeader, p), 403, refusal.Insufficient)
 	}
 	if err := c.Delete(t.Context(), rec.Incarnation, rec.Rank); err != nil {
 		t.Errorf("withdraw: %v", err)
@@ -164,7 +165,7 @@ func TestBoundTokenAtAGatewayWithoutKeys(t *testing.T) {
 	own := agentKey("prefill-0")
 	base := gatewayOf(t, s, nil, fakeCallers{"bound": {Engine: "prefill-0", Key: public(own)}})
 	rec := record("prefill-0", 7, 1, 0)
-	wantError(t, "not signed", send(t, "PUT", base+"/metadata/v1/engines/prefill-0/ranks/0/0/0", "bound", marshal(t, rec)), 403, insufficient)
+	wantError(t, "not signed", send(t, "PUT", base+"/metadata/v1/engines/prefill-0/ranks/0/0/0", "bound", marshal(t, rec)), 403, refusal.Insufficient)
 	c := newClient(t, base, "bound", nil)
 	c.SignWith(own)
 	if err := c.Put(t.Context(), rec); err != nil {
@@ -241,7 +242,7 @@ func TestBindingOutlivesItsRecord(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop := background(t, p.Run)
+		stop := running(t, p.Run)
 		<-p.Ready()
 		for range 20 { // seven hours, more than any binding
 			time.Sleep(21*time.Minute + 33*time.Second)
@@ -283,7 +284,7 @@ func TestBoundRecordIsBounded(t *testing.T) {
 	rec := record("prefill-0", 7, 1, 0)
 	rec.Engine = strings.Repeat("e", MaxName)
 	rec.Generation = 1<<64 - 1
-	b, err := bind(v, rec, public(own), time.Now().Add(time.Hour))
+	b, err := newBinding(v, rec, public(own), time.Now().Add(time.Hour))
 	if err != nil || len(b) > maxBinding/2 {
 		t.Fatalf("binding has %d bytes, %v; want at most %d", len(b), err, maxBinding/2)
 	}
@@ -313,7 +314,7 @@ func FuzzBinding(f *testing.F) {
 	v := newFakeVoucher("gateway")
 	own := agentKey("prefill-0")
 	rec := record("prefill-0", 7, 2, 1)
-	good, err := bind(v, rec, public(own), time.UnixMilli(1<<42)) // the same in every process that fuzzes
+	good, err := newBinding(v, rec, public(own), time.UnixMilli(1<<42)) // the same in every process that fuzzes
 	if err != nil {
 		f.Fatal(err)
 	}

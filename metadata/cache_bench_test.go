@@ -134,7 +134,7 @@ func TestCacheSeesOtherGateways(t *testing.T) {
 				told[i] <- recs[0].Published
 			}
 		})
-		background(t, caches[i].Run)
+		running(t, caches[i].Run)
 		eventually(t, "a subscription", func() bool { return caches[i].Stats().Watches == 1 })
 	}
 	var took []time.Duration
@@ -202,7 +202,7 @@ func BenchmarkCacheRenewals1000x8(b *testing.B) {
 					if err := s.Put(b.Context(), rec); err != nil {
 						b.Error(err)
 					}
-					news[i] = Change{Incarnation: rec.Incarnation, Rank: rec.Rank, Published: rec.Published, Content: contentOfRecord(rec)}
+					news[i] = Change{Incarnation: rec.Incarnation, Rank: rec.Rank, Published: rec.Published, Content: rec.Content()}
 				})
 				begun := processor(b)
 				for i, ch := range news {

@@ -55,7 +55,7 @@ func (e *copied) live(now time.Time) []Record {
 
 // place returns where the rank's record is.
 func (e *copied) place(rank Rank) (int, bool) {
-	return slices.BinarySearchFunc(e.recs, rank, func(r Record, rank Rank) int { return r.Rank.compare(rank) })
+	return slices.BinarySearchFunc(e.recs, rank, func(r Record, rank Rank) int { return r.Rank.Compare(rank) })
 }
 
 // Knows reports whether nothing is to be learned from a record of this generation and rank, published then with this
@@ -154,7 +154,7 @@ func merge(old *copied, recs []found, gone []Change, now time.Time) *copied {
 			}
 		}
 	}
-	for _, rank := range slices.SortedFunc(maps.Keys(ranks), Rank.compare) {
+	for _, rank := range slices.SortedFunc(maps.Keys(ranks), Rank.Compare) {
 		f := ranks[rank]
 		next.recs, next.until, next.terms = append(next.recs, f.rec), append(next.until, f.until), append(next.terms, f.term)
 		if next.first.IsZero() || f.until.Before(next.first) {

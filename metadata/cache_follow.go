@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
+	"pdrouter/internal/background"
 	"slices"
 	"sync"
 	"time"
@@ -30,7 +31,7 @@ func (s single) Read(ctx context.Context, engines []string, known func(string) K
 		old := known(engine)
 		for _, r := range recs {
 			if !old.Knows(r.Generation, r.Rank, r.Published, "", asked) {
-				all[i].Found = append(all[i].Found, Found{Record: r, Until: asked.Add(r.Lifetime()), Content: contentOfRecord(r)})
+				all[i].Found = append(all[i].Found, Found{Record: r, Until: asked.Add(r.Lifetime()), Content: r.Content()})
 			}
 		}
 	}
@@ -58,7 +59,7 @@ func (c *Cache) Run(ctx context.Context) error {
 		case <-retry.C:
 		case <-c.wake:
 		}
-		rest(ctx, c.cfg.Settle)
+		background.Sleep(ctx, c.cfg.Settle)
 		if err := c.follow(ctx); err != nil && ctx.Err() == nil {
 			out.failed(c.log, "metadata: cache: read; keeping the last good copy", err)
 		}
@@ -93,7 +94,7 @@ func (c *Cache) watch(ctx context.Context) {
 			c.stats.Deaf++
 			c.mu.Unlock()
 			out.failed(c.log, "metadata: watch; trying again", err)
-			rest(ctx, c.cfg.pause(failures))
+			background.Sleep(ctx, c.cfg.pause(failures))
 			failures++
 		}
 	}
@@ -104,16 +105,6 @@ func (c *Cache) watch(ctx context.Context) {
 func (c CacheConfig) pause(before int) time.Duration {
 	d := c.Retry << min(before, 3)
 	return d/2 + rand.N(d/2+1)
-}
-
-// rest sleeps for d or until ctx ends.
-func rest(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }
 
 // note remembers that something is to be read. A withdrawal counts at once, also while nothing can be read.

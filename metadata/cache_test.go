@@ -24,7 +24,7 @@ func newCache(t *testing.T, s Store, cfg CacheConfig, changed func(string)) *Cac
 func foundAt(now time.Time, recs ...Record) []found {
 	var all []found
 	for _, r := range recs {
-		all = append(all, foundIn([]Found{{r, now.Add(r.Lifetime()), contentOfRecord(r)}})...)
+		all = append(all, foundIn([]Found{{r, now.Add(r.Lifetime()), r.Content()}})...)
 	}
 	return all
 }
@@ -67,7 +67,7 @@ func TestCacheFollowsAnnouncements(t *testing.T) {
 		told := make(chan string, 100)
 		c := newCache(t, s, CacheConfig{Refresh: time.Hour}, func(e string) { told <- e })
 		cached(t, c, "prefill-0")
-		stop := background(t, c.Run)
+		stop := running(t, c.Run)
 		time.Sleep(10 * time.Millisecond)
 		cached(t, c, "prefill-0", before)
 		d0, d1 := record("decode-0", 7, 2, 0), record("decode-0", 7, 2, 1)
@@ -108,7 +108,7 @@ func TestFault42CacheKeepsTheLastGoodCopy(t *testing.T) {
 				put(t, s, rec, nil)
 				var changes int
 				c := newCache(t, s, CacheConfig{}, func(string) { changes++ })
-				stop := background(t, c.Run)
+				stop := running(t, c.Run)
 				time.Sleep(time.Second)
 				cached(t, c, "prefill-0", rec)
 				s.set(fault.down, fault.gone)

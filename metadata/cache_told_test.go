@@ -87,7 +87,7 @@ func TestCacheSubscribersAreTold(t *testing.T) {
 		other := subscribed(c)
 		cancel := c.Subscribe(func(string) { t.Error("told after it was cancelled") })
 		cancel()
-		background(t, c.Run)
+		running(t, c.Run)
 		a, b := record("prefill-0", 7, 2, 0), record("prefill-0", 7, 2, 1)
 		b.Expires = b.Published.Add(30 * time.Second)
 		for _, step := range []struct {
@@ -132,7 +132,7 @@ func TestFault42LeasesEndWhileTheStoreIsDown(t *testing.T) {
 		}
 		c := newCache(t, s, CacheConfig{}, nil)
 		told := subscribed(c)
-		background(t, c.Run)
+		running(t, c.Run)
 		time.Sleep(time.Second)
 		s.set(errors.New("down"), false)
 		if diff := cmp.Diff([]string{"prefill-0", ""}, told()); diff != "" {
@@ -163,7 +163,7 @@ func TestFault42WithdrawalWhileReadsFail(t *testing.T) {
 		rec := record("prefill-0", 7, 1, 0)
 		put(t, s, rec, nil)
 		c := newCache(t, s, CacheConfig{}, nil)
-		background(t, c.Run)
+		running(t, c.Run)
 		time.Sleep(time.Second)
 		cached(t, c, "prefill-0", rec)
 		s.set(errors.New("down"), false)
@@ -179,7 +179,7 @@ func TestFault42BrokenEnginesWaitAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFaultyStore()
 		c := newCache(t, s, CacheConfig{}, nil)
-		background(t, c.Run)
+		running(t, c.Run)
 		broken, well := record("prefill-0", 7, 1, 0), record("decode-0", 7, 1, 0)
 		put(t, s, broken, nil)
 		time.Sleep(time.Second)
@@ -232,7 +232,7 @@ func TestFault42OutageInTheLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop := background(t, c.Run)
+		stop := running(t, c.Run)
 		time.Sleep(time.Second)
 		s.set(errors.New("down"), false)
 		time.Sleep(time.Hour)
@@ -249,7 +249,7 @@ func TestFault42OutageInTheLog(t *testing.T) {
 func TestCacheRenewalsWaitForHalfOfTheLease(t *testing.T) {
 	now := time.Now()
 	rec := record("prefill-0", 7, 1, 0) // for a minute
-	content := contentOfRecord(rec)
+	content := rec.Content()
 	e := merge(nil, foundAt(now, rec), nil, now)
 	next := rec.Published.Add(20 * time.Second)
 	for _, c := range []struct {
@@ -272,7 +272,7 @@ func TestCacheRenewalsWaitForHalfOfTheLease(t *testing.T) {
 			t.Errorf("%s: known: %t; want %t", c.what, got, c.want)
 		}
 	}
-	if renewed := later(rec, time.Second); contentOfRecord(renewed) != content || contentOfRecord(anew(rec, 0)) == content {
+	if renewed := later(rec, time.Second); renewed.Content() != content || anew(rec, 0).Content() == content {
 		t.Error("the content is that of more than what is said, or of less")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,8 +19,6 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 )
-
-const contentType = "application/msgpack"
 
 // ClientConfig says where a gateway's agents' listener is.
 type ClientConfig struct {
@@ -110,12 +109,12 @@ func (c *Client) SignWith(key crypto.Signer) { c.signer = key }
 func (c *Client) Delete(ctx context.Context, inc Incarnation, rank Rank) error {
 	var header http.Header
 	if c.signer != nil {
-		proof, err := c.signer.Sign(nil, withdrawal(inc, rank), crypto.Hash(0))
+		proof, err := c.signer.Sign(nil, Withdrawal(inc, rank), crypto.Hash(0))
 		if err != nil {
 			return named(err, inc.Engine, rank)
 		}
 		header = http.Header{}
-		header.Set(proofHeader, base64.RawURLEncoding.EncodeToString(proof))
+		header.Set(ProofHeader, base64.RawURLEncoding.EncodeToString(proof))
 	}
 	_, _, err := c.do(ctx, http.MethodDelete, c.rankURL(inc.Engine, rank)+"?generation="+strconv.FormatUint(inc.Generation, 10), nil, header)
 	return named(err, inc.Engine, rank)
@@ -134,7 +133,7 @@ func (c *Client) engine(ctx context.Context, engine string) (recs []Record, some
 	if err != nil {
 		return nil, false, fmt.Errorf("metadata: engine %s: %w", engine, err)
 	}
-	some = header.Get(publishedHeader) != ""
+	some = header.Get(PublishedHeader) != ""
 	raws, err := splitRecords(b)
 	if err != nil {
 		return nil, false, fmt.Errorf("metadata: engine %s: %w", engine, err)
@@ -180,9 +179,9 @@ func (c *Client) do(ctx context.Context, method, target string, body []byte, hea
 	}
 	maps.Copy(req.Header, header)
 	req.Header.Set("Authorization", "Bearer "+token)
-	req.Header.Set("Accept", contentType)
+	req.Header.Set("Accept", ContentType)
 	if method == http.MethodPut {
-		req.Header.Set("Content-Type", contentType)
+		req.Header.Set("Content-Type", ContentType)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -196,13 +195,30 @@ func (c *Client) do(ctx context.Context, method, target string, body []byte, hea
 	if int64(len(b)) > c.cfg.Answer {
 		return nil, nil, fmt.Errorf("answer has more than %d bytes", c.cfg.Answer)
 	}
-	if known, err := strconv.ParseUint(resp.Header.Get(generationHeader), 10, 64); err == nil && resp.StatusCode == http.StatusConflict {
+	if known, err := strconv.ParseUint(resp.Header.Get(GenerationHeader), 10, 64); err == nil && resp.StatusCode == http.StatusConflict {
 		return nil, nil, &Superseded{Known: known}
 	}
 	if resp.StatusCode/100 != 2 {
 		return nil, nil, answerError(resp.StatusCode, b)
 	}
 	return b, resp.Header, nil
+}
+
+// answerError returns the error that an answer stands for.
+func answerError(status int, body []byte) error {
+	switch status {
+	case http.StatusNotFound:
+		return ErrNotFound
+	case http.StatusConflict:
+		return ErrStale
+	}
+	var a struct {
+		Error struct{ Message string }
+	}
+	if json.Unmarshal(body, &a) != nil || a.Error.Message == "" {
+		a.Error.Message = http.StatusText(status)
+	}
+	return &StatusError{Status: status, Message: a.Error.Message}
 }
 
 // StatusError is an answer that is neither success, ErrNotFound nor ErrStale.
@@ -223,7 +239,7 @@ func named(err error, engine string, rank Rank) error {
 
 // splitRecords cuts an array of records into the encodings of its elements.
 func splitRecords(b []byte) ([][]byte, error) {
-	if err := check(b); err != nil {
+	if err := CheckMsgpack(b); err != nil {
 		return nil, err
 	}
 	var raws []msgpack.RawMessage

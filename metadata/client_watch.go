@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"pdrouter/internal/background"
 	"strings"
 	"time"
 
@@ -54,11 +55,11 @@ func (c ClientWatchConfig) validate() error {
 // watch follows what changes about the engines that the client may read, until ctx ends, and returns ctx's error. It opens
 // streams one after the other; lost is told why each has ended. told hears an event without a kind for everything else that
 // comes; it must not block for long.
-func (c *Client) watch(ctx context.Context, told func(watchEvent), lost func(error)) error {
+func (c *Client) watch(ctx context.Context, told func(WatchEvent), lost func(error)) error {
 	pause := c.cfg.Watch.Retry
 	for {
-		err := c.stream(ctx, func(ev watchEvent) {
-			if ev.kind != "" {
+		err := c.stream(ctx, func(ev WatchEvent) {
+			if ev.Kind != "" {
 				pause = c.cfg.Watch.Retry
 			}
 			told(ev)
@@ -67,7 +68,7 @@ func (c *Client) watch(ctx context.Context, told func(watchEvent), lost func(err
 			return ctx.Err()
 		}
 		lost(err)
-		rest(ctx, pause-rand.N(pause/2+1))
+		background.Sleep(ctx, pause-rand.N(pause/2+1))
 		pause = min(2*pause, c.cfg.Watch.Longest)
 	}
 }
@@ -75,7 +76,7 @@ func (c *Client) watch(ctx context.Context, told func(watchEvent), lost func(err
 var errSilent = errors.New("the stream was silent for too long")
 
 // stream reads one stream to its end.
-func (c *Client) stream(ctx context.Context, told func(watchEvent)) error {
+func (c *Client) stream(ctx context.Context, told func(WatchEvent)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent := time.AfterFunc(c.cfg.Timeout, func() { cancel(errSilent) })
@@ -91,11 +92,11 @@ func (c *Client) stream(ctx context.Context, told func(watchEvent)) error {
 		silent.Reset(c.cfg.Watch.Silence)
 		n, err := resp.Body.Read(buf)
 		if n > 0 {
-			told(watchEvent{})
+			told(WatchEvent{})
 		}
 		if err := p.feed(buf[:n], func(kind string, data []byte) error {
-			ev, err := parseEvent(watchKind(kind), data)
-			if err == nil && ev.kind != "" {
+			ev, err := parseEvent(WatchKind(kind), data)
+			if err == nil && ev.Kind != "" {
 				told(ev)
 			}
 			return err
@@ -141,20 +142,20 @@ func cause(ctx context.Context, err error) error {
 }
 
 // parseEvent reads an event of a watch from bytes from anywhere. A kind that is not known gives an event without one.
-func parseEvent(kind watchKind, data []byte) (watchEvent, error) {
+func parseEvent(kind WatchKind, data []byte) (WatchEvent, error) {
 	switch kind {
-	case watchSync:
-		return watchEvent{kind: kind}, nil
-	case watchPut, watchDelete:
+	case WatchSync:
+		return WatchEvent{Kind: kind}, nil
+	case WatchPut, WatchDelete:
 	default:
-		return watchEvent{}, nil
+		return WatchEvent{}, nil
 	}
-	ev := watchEvent{kind: kind}
-	if err := json.Unmarshal(data, &ev.inc); err != nil {
-		return watchEvent{}, fmt.Errorf("data of %s: %w", kind, err)
+	ev := WatchEvent{Kind: kind}
+	if err := json.Unmarshal(data, &ev.Incarnation); err != nil {
+		return WatchEvent{}, fmt.Errorf("data of %s: %w", kind, err)
 	}
-	if err := ValidName(ev.inc.Engine); err != nil {
-		return watchEvent{}, fmt.Errorf("data of %s: %w", kind, err)
+	if err := ValidName(ev.Engine); err != nil {
+		return WatchEvent{}, fmt.Errorf("data of %s: %w", kind, err)
 	}
 	return ev, nil
 }
@@ -163,7 +164,7 @@ func parseEvent(kind watchKind, data []byte) (watchEvent, error) {
 func (c *Client) Engines(ctx context.Context) ([]Listed, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	resp, err := c.get(ctx, c.base, contentType)
+	resp, err := c.get(ctx, c.base, ContentType)
 	if err != nil {
 		return nil, fmt.Errorf("metadata: engines: %w", err)
 	}
@@ -175,7 +176,7 @@ func (c *Client) Engines(ctx context.Context) ([]Listed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metadata: engines: %w", err)
 	}
-	if err := check(b); err != nil {
+	if err := CheckMsgpack(b); err != nil {
 		return nil, fmt.Errorf("metadata: engines: %w", err)
 	}
 	var out []Listed

@@ -61,7 +61,7 @@ func decode(b []byte) (Record, error) {
 	if len(b) > MaxRecordBytes {
 		return Record{}, fmt.Errorf("%d bytes; want at most %d", len(b), MaxRecordBytes)
 	}
-	if err := check(b); err != nil {
+	if err := CheckMsgpack(b); err != nil {
 		return Record{}, err
 	}
 	if _, err := signedPart(b); err != nil { // refuses doubled fields

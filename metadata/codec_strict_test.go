@@ -54,7 +54,7 @@ func TestFault46NestedFieldsAreReadOneWay(t *testing.T) {
 	}
 	one, _ := msgpack.Marshal(map[int]int{1: 1})
 	doubled := append([]byte{0xde, 0, fewKeys + 8}, bytes.Repeat(one[1:], fewKeys+8)...)
-	if err := check(doubled); err == nil || !strings.Contains(err.Error(), "twice") {
+	if err := CheckMsgpack(doubled); err == nil || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("a large map of one key: %v", err)
 	}
 	if err := checkMaps(fields(t, bindingOf(t, rec), func(m map[string]any) { m["rank"] = []any{0, 0, 0} })); err == nil {
@@ -64,7 +64,7 @@ func TestFault46NestedFieldsAreReadOneWay(t *testing.T) {
 
 func bindingOf(t *testing.T, rec Record) []byte {
 	t.Helper()
-	b, err := bind(newFakeVoucher("gateway"), rec, public(agentKey("prefill-0")), time.Now().Add(time.Hour))
+	b, err := newBinding(newFakeVoucher("gateway"), rec, public(agentKey("prefill-0")), time.Now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestFault43NobodyIsBelievedForLong(t *testing.T) {
 	now := time.Now()
 	until := now.Add(10 * time.Second).Truncate(time.Millisecond)
 	rec := record("prefill-0", 7, 1, 0)
-	short, err := signAs(t, rec, own).boundTo(v, public(own), until)
+	short, err := signAs(t, rec, own).Bind(v, public(own), until)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,9 +26,9 @@ func ContentOf(encoded []byte) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(sum[:16]), nil
 }
 
-// contentOfRecord is ContentOf of a record that is not encoded.
-func contentOfRecord(rec Record) string {
-	b, err := Marshal(rec)
+// Content is ContentOf of a record that is not encoded; "" if it cannot be encoded.
+func (r Record) Content() string {
+	b, err := Marshal(r)
 	if err != nil {
 		return ""
 	}

@@ -156,9 +156,9 @@ func of(recs []Record, some bool, inc Incarnation) ([]Record, error) {
 	return recs, nil
 }
 
-// whole is complete, unless the answer has only some of the ranks, of which the gateway has seen that they are of a whole.
+// whole is metadata.Complete, unless the answer has only some of the ranks, of which the gateway has seen that they are of a whole.
 func whole(recs []Record, some bool) (Record, error) {
-	first, err := complete(recs)
+	first, err := Complete(recs)
 	var why *Unpairable
 	if some && errors.As(err, &why) && why.Reason == IncompleteRanks && len(recs) > 0 {
 		return recs[0], nil

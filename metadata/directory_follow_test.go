@@ -19,13 +19,13 @@ func TestDirectoryHoldsWhileTheGatewayIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newClient(t, "http://h", "all", nil).Directory()
 		rec := record("prefill-0", 7, 1, 0) // lives a minute
-		d.told(watchEvent{kind: watchSync})
+		d.told(WatchEvent{Kind: WatchSync})
 		d.mu.Lock()
 		d.keepLocked(rec.Engine, newHeldPeer(7, []Record{rec}, true))
 		d.mu.Unlock()
 		for range 40 {
 			time.Sleep(15 * time.Second)
-			d.told(watchEvent{}) // a keep-alive
+			d.told(WatchEvent{}) // a keep-alive
 		}
 		time.Sleep(20 * time.Second)
 		if !d.knows(rec.Incarnation) {
@@ -75,7 +75,7 @@ func TestDirectoryFetchesInTheEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := c.Directory()
-		background(t, func(ctx context.Context) error {
+		running(t, func(ctx context.Context) error {
 			return d.Run(ctx, func(string) bool { return true }, quiet())
 		})
 		t.Cleanup(func() { g.handler.Close() })
@@ -153,7 +153,7 @@ func TestDirectoriesOfAFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	background(t, local.Run)
+	running(t, local.Run)
 	var failed atomic.Int64
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		probe := &statusOf{ResponseWriter: w}
@@ -172,7 +172,7 @@ func TestDirectoriesOfAFleet(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := c.Directory()
-		background(t, func(ctx context.Context) error {
+		running(t, func(ctx context.Context) error {
 			return d.Run(ctx, func(engine string) bool { return engine[0] == 'p' }, quiet())
 		})
 		all.Go(func() {

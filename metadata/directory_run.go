@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"pdrouter/internal/background"
 	"sync"
 	"time"
 )
@@ -19,7 +20,7 @@ func (d *Directory) Run(ctx context.Context, want func(engine string) bool, log 
 	defer fetching.Wait()
 	defer d.doubt(false)
 	var last string
-	return d.client.watch(ctx, func(ev watchEvent) {
+	return d.client.watch(ctx, func(ev WatchEvent) {
 		last = ""
 		a.told(ev, d.told(ev))
 	}, func(err error) {
@@ -52,28 +53,28 @@ func (d *Directory) doubt(following bool) int {
 }
 
 // told brings the local copy up to what was told. It returns how many engines were known before.
-func (d *Directory) told(ev watchEvent) int {
+func (d *Directory) told(ev WatchEvent) int {
 	d.mu.Lock()
 	d.heard = time.Now()
 	d.mu.Unlock()
-	if ev.kind == watchSync {
+	if ev.Kind == WatchSync {
 		return d.doubt(true)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if ev.kind == "" {
+	if ev.Kind == "" {
 		return len(d.peers)
 	}
 	clear(d.refused) // what has changed may be the client's own engine, as whose agent it was refused
-	engine := ev.inc.Engine
+	engine := ev.Engine
 	if f := d.flights[engine]; f != nil {
 		f.sure = false
 		delete(d.flights, engine)
 	}
 	p := d.peers[engine]
 	switch {
-	case p == nil || p.generation > ev.inc.Generation:
-	case ev.kind == watchDelete:
+	case p == nil || p.generation > ev.Generation:
+	case ev.Kind == WatchDelete:
 		delete(d.peers, engine)
 	default:
 		p.sure = false
@@ -96,26 +97,18 @@ type ahead struct {
 }
 
 // told notes what is to be fetched. known is how many engines the directory knows.
-func (a *ahead) told(ev watchEvent, known int) {
+func (a *ahead) told(ev WatchEvent, known int) {
 	switch {
-	case ev.kind == watchSync:
+	case ev.Kind == WatchSync:
 		a.mu.Lock()
 		a.known = max(known, a.known)
 		a.mu.Unlock()
-		signal(a.relist)
-	case ev.kind == watchPut && a.want(ev.inc.Engine):
+		background.Notify(a.relist)
+	case ev.Kind == WatchPut && a.want(ev.Engine):
 		a.mu.Lock()
-		a.due[ev.inc.Engine] = ev.inc.Generation
+		a.due[ev.Engine] = ev.Generation
 		a.mu.Unlock()
-		signal(a.wake)
-	}
-}
-
-// signal wakes whoever waits on a channel with room for one.
-func signal(wake chan struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
+		background.Notify(a.wake)
 	}
 }
 
@@ -160,7 +153,7 @@ func (a *ahead) lists(ctx context.Context) {
 		a.mu.Lock()
 		known := a.known
 		a.mu.Unlock()
-		rest(ctx, rand.N(min(a.d.client.cfg.Watch.Spread/10*time.Duration(known), longestSpread)+1))
+		background.Sleep(ctx, rand.N(min(a.d.client.cfg.Watch.Spread/10*time.Duration(known), longestSpread)+1))
 		a.again(ctx, "all engines", func() error {
 			listed, err := a.d.client.Engines(ctx)
 			if err != nil {
@@ -174,7 +167,7 @@ func (a *ahead) lists(ctx context.Context) {
 				}
 			}
 			a.mu.Unlock()
-			signal(a.wake)
+			background.Notify(a.wake)
 			return nil
 		})
 	}
@@ -186,7 +179,7 @@ const longestSpread = 5 * time.Second
 // fetch asks for one engine, unless it is known. One whose ranks are not all there yet is asked for again when it is told of
 // again.
 func (a *ahead) fetch(ctx context.Context, inc Incarnation) {
-	rest(ctx, rand.N(a.d.client.cfg.Watch.Spread+1))
+	background.Sleep(ctx, rand.N(a.d.client.cfg.Watch.Spread+1))
 	a.again(ctx, inc.Engine, func() error {
 		if _, _, ok := a.d.held(inc, true); ok {
 			return nil
@@ -217,7 +210,7 @@ func (a *ahead) again(ctx context.Context, what string, try func() error) {
 		case failures == 0:
 			a.log.Warn("metadata: fetch in advance; trying again", "what", what, "err", err)
 		}
-		rest(ctx, pause-rand.N(pause/2+1))
+		background.Sleep(ctx, pause-rand.N(pause/2+1))
 		pause = min(2*pause, cfg.Longest)
 	}
 }

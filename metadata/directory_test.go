@@ -19,7 +19,7 @@ func follow(t *testing.T, g *gatewayUnderTest, token string) *Directory {
 		t.Fatal(err)
 	}
 	d := c.Directory()
-	background(t, func(ctx context.Context) error {
+	running(t, func(ctx context.Context) error {
 		return d.Run(ctx, func(engine string) bool { return engine != "self" }, quiet())
 	})
 	t.Cleanup(func() { g.handler.Close() })

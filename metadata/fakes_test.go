@@ -130,8 +130,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Fatalf("%s: not within two minutes", what)
 }
 
-// background runs f until the test ends, and waits for it.
-func background(t *testing.T, f func(ctx context.Context) error) (stop func()) {
+// running runs f until the test ends, and waits for it.
+func running(t *testing.T, f func(ctx context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

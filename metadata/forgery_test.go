@@ -33,15 +33,15 @@ func TestFault43WriteAccessToRedisIsNotEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended, err := bind(v, rec, public(own), time.Now())
+	ended, err := newBinding(v, rec, public(own), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger, err := bind(newFakeVoucher("stranger"), rec, public(thief), time.Now().Add(time.Hour))
+	stranger, err := newBinding(newFakeVoucher("stranger"), rec, public(thief), time.Now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
-	asGateway, err := bind(newFakeVoucher("stranger"), rec, public(thief), time.Now().Add(time.Hour))
+	asGateway, err := newBinding(newFakeVoucher("stranger"), rec, public(thief), time.Now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"pdrouter/internal/refusal"
 	"time"
 )
 
@@ -103,7 +104,7 @@ func NewHandler(cfg HandlerConfig, parts HandlerParts) (*Handler, error) {
 }
 
 func bad(reason, format string, args ...any) error {
-	return &refusal{Status: http.StatusBadRequest, Reason: reason, Msg: fmt.Sprintf(format, args...)}
+	return &refusal.Error{Status: http.StatusBadRequest, Reason: reason, Msg: fmt.Sprintf(format, args...)}
 }
 
 // target reads engine and rank from the path. A name that cannot exist is answered as one that does not.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"pdrouter/internal/refusal"
 	"slices"
 	"strconv"
 )
@@ -175,14 +176,14 @@ func (a *access) free(engine string) bool {
 // refuse has the authorizer refuse, so that the caller cannot tell one reason from another.
 func (a *access) refuse(want Access, why string) error {
 	if a.many {
-		return forbidden("apart", a.caller.Subject, nil)
+		return refusal.Forbidden("apart", a.caller.Subject, nil)
 	}
 	want.Apart = why
 	caller, err := a.h.auth.Authorize(a.r, want)
 	if err != nil {
 		return err
 	}
-	return forbidden("apart", caller.Subject, errors.New(why))
+	return refusal.Forbidden("apart", caller.Subject, errors.New(why))
 }
 
 // ownRecords returns the records of the caller's own engine. That they are not all there yet is ErrNotFound: later they may be.
@@ -220,10 +221,6 @@ func (h *Handler) rank(w http.ResponseWriter, r *http.Request) error {
 	return fmt.Errorf("metadata: engine %s rank %v: %w", engine, rank, ErrNotFound)
 }
 
-// publishedHeader says how many ranks an engine has published, in an answer that has fewer of them: those that map onto the
-// caller's.
-const publishedHeader = "X-PDRouter-Published"
-
 func (h *Handler) engine(w http.ResponseWriter, r *http.Request) error {
 	a, engine, rank, err := h.reader(r)
 	if err != nil {
@@ -234,7 +231,7 @@ func (h *Handler) engine(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if all > len(recs) {
-		w.Header().Set(publishedHeader, strconv.Itoa(all))
+		w.Header().Set(PublishedHeader, strconv.Itoa(all))
 	}
 	return h.send(w, r, recs, false)
 }

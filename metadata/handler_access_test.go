@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"pdrouter/internal/refusal"
 	"slices"
 	"strings"
 	"testing"
@@ -99,9 +100,9 @@ func TestFault41OnlyWhoMayPair(t *testing.T) {
 	} {
 		name := c.token + " reads " + c.path
 		s.reads = 0
-		got := send(t, "GET", base+c.path, c.token, nil, "Accept", contentType)
+		got := send(t, "GET", base+c.path, c.token, nil, "Accept", ContentType)
 		if c.status != 200 {
-			wantError(t, name, got, c.status, map[int]string{403: insufficient, 404: "not_found"}[c.status])
+			wantError(t, name, got, c.status, map[int]string{403: refusal.Insufficient, 404: "not_found"}[c.status])
 			if bytes.Contains(got.body, []byte{1, 2, 3}) || bytes.Contains(got.body, []byte("AQID")) {
 				t.Errorf("%s: the blob is in the answer", name)
 			}

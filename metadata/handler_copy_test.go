@@ -81,13 +81,13 @@ func TestListOfAThousandCostsNoExchange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	background(t, local.Run)
+	running(t, local.Run)
 	eventually(t, "all are known", func() bool { return len(local.Engines()) == 1000 })
 	s.set(errors.New("asked"), false)
 	list := func() *httptest.ResponseRecorder {
 		r := httptest.NewRequest("GET", "/metadata/v1/engines", nil)
 		r.Header.Set("Authorization", "Bearer agent")
-		r.Header.Set("Accept", contentType)
+		r.Header.Set("Accept", ContentType)
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		return w

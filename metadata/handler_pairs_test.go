@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"pdrouter/internal/refusal"
 	"strings"
 	"testing"
 
@@ -66,7 +67,7 @@ func TestPairsAreShownToWhoMaySeeThem(t *testing.T) {
 		}
 	}
 	wantError(t, "no token", send(t, "GET", url, "", nil), 401, "refused")
-	wantError(t, "no scope", send(t, "GET", url, "writer", nil), 403, insufficient)
+	wantError(t, "no scope", send(t, "GET", url, "writer", nil), 403, refusal.Insufficient)
 }
 
 func TestPairsAsATable(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"pdrouter/internal/refusal"
 	"strings"
 	"testing"
 )
@@ -97,7 +98,7 @@ func TestConnectorMetadataOfWhatIsNotThere(t *testing.T) {
 		}
 	}
 	wantError(t, "no token", send(t, "GET", url, "", nil), 401, "refused")
-	wantError(t, "not to be read", send(t, "GET", url+"?engine=p1", "p0", nil), 403, insufficient)
+	wantError(t, "not to be read", send(t, "GET", url+"?engine=p1", "p0", nil), 403, refusal.Insufficient)
 	wantError(t, "no engine", send(t, "GET", url, "person", nil), 400, "engine")
 	for _, path := range []string{"/x", "/-1", "/01", "/0/0", "/"} {
 		wantError(t, path, send(t, "GET", url+path, "p0", nil), 404, "not_found")

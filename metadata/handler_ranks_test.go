@@ -3,6 +3,7 @@ package metadata
 import (
 	"fmt"
 	"net/http"
+	"pdrouter/internal/refusal"
 	"testing"
 	"time"
 )
@@ -24,7 +25,7 @@ func TestFault41OneRankIsNotTheEngine(t *testing.T) {
 		status int
 		reason string
 	}{
-		"an engine of one rank":      {record("decode-0", ahead(0), 1, 0), http.StatusForbidden, insufficient},
+		"an engine of one rank":      {record("decode-0", ahead(0), 1, 0), http.StatusForbidden, refusal.Insufficient},
 		"a generation of the future": {record("decode-0", ahead(time.Hour), 4, 0), http.StatusBadRequest, "clock"},
 		"two minutes ahead":          {record("decode-0", ahead(2*time.Minute), 4, 0), http.StatusBadRequest, "clock"},
 	} {

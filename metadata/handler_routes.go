@@ -2,8 +2,11 @@ package metadata
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"path"
+	"pdrouter/internal/refusal"
+	"strconv"
 )
 
 // routes fills the route table.
@@ -23,7 +26,7 @@ func (h *Handler) routes() {
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if path.Clean(r.URL.Path) != r.URL.Path { // the mux would redirect
-		(&refusal{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such route"}).write(w)
+		(&refusal.Error{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such route"}).Write(w)
 		return
 	}
 	if _, pattern := h.mux.Handler(r); pattern != "" {
@@ -35,10 +38,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mux.ServeHTTP(&probe, r)
 	if probe.status == http.StatusMethodNotAllowed {
 		w.Header().Set("Allow", probe.header.Get("Allow"))
-		(&refusal{Status: probe.status, Reason: "method", Msg: "this route does not take the method " + r.Method}).write(w)
+		(&refusal.Error{Status: probe.status, Reason: "method", Msg: "this route does not take the method " + r.Method}).Write(w)
 		return
 	}
-	(&refusal{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such route"}).write(w)
+	(&refusal.Error{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such route"}).Write(w)
 }
 
 // handle routes pattern to f and gives it a deadline for the store.
@@ -56,9 +59,26 @@ func (h *Handler) answer(pattern string, f func(http.ResponseWriter, *http.Reque
 		if err := f(w, r); err != nil {
 			no := refuse(err)
 			h.refused(no.Status, no.Reason)
-			no.answer(w, r, "metadata", h.log)
+			var newer *Superseded
+			if errors.As(err, &newer) && newer.Known != 0 { // only who may write the engine's records comes so far
+				w.Header().Set(GenerationHeader, strconv.FormatUint(newer.Known, 10))
+			}
+			no.Answer(w, r, "metadata", h.log)
 		}
 	})
+}
+
+// refuse makes any error a refusal.
+func refuse(err error) *refusal.Error {
+	switch r := refusal.Of(err); {
+	case r != nil:
+		return r
+	case errors.Is(err, ErrNotFound):
+		return &refusal.Error{Status: http.StatusNotFound, Reason: "not_found", Msg: "no such record", Err: err}
+	case errors.Is(err, ErrStale):
+		return &refusal.Error{Status: http.StatusConflict, Reason: "stale", Msg: "a newer record is known", Err: err}
+	}
+	return &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "store_unavailable", Msg: "the store cannot be reached", Err: err}
 }
 
 // httpProbe takes in an answer that is not sent.

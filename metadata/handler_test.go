@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"pdrouter/internal/refusal"
 	"strings"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ func send(t *testing.T, method, url, token string, body []byte, header ...string
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Content-Type", contentType)
+	req.Header.Set("Content-Type", ContentType)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -87,7 +88,12 @@ func send(t *testing.T, method, url, token string, body []byte, header ...string
 // wantError checks status, shape and reason of an error.
 func wantError(t *testing.T, name string, got exchange, status int, reason string) {
 	t.Helper()
-	var a answer
+	var a struct {
+		Error struct {
+			Message, Type string
+			Code          int
+		}
+	}
 	if err := json.Unmarshal(got.body, &a); err != nil || got.status != status || a.Error.Code != status || a.Error.Type == "" || a.Error.Message == "" {
 		t.Errorf("%s: got %d %s; want %d in OpenAI's shape", name, got.status, got.body, status)
 	}
@@ -125,8 +131,8 @@ func TestHandlerRefuses(t *testing.T) {
 		reason                   string
 	}{
 		{"no token", "PUT", url, "", marshal(t, rec), nil, 401, "refused"},
-		{"another engine's token", "PUT", url, "write:prefill-1", marshal(t, rec), nil, 403, insufficient},
-		{"reader writes", "PUT", url, "read:prefill", marshal(t, rec), nil, 403, insufficient},
+		{"another engine's token", "PUT", url, "write:prefill-1", marshal(t, rec), nil, 403, refusal.Insufficient},
+		{"reader writes", "PUT", url, "read:prefill", marshal(t, rec), nil, 403, refusal.Insufficient},
 		{"JSON", "PUT", url, "all", []byte("{}"), []string{"Content-Type", "application/json"}, 415, "content_type"},
 		{"too large", "PUT", url, "all", make([]byte, MaxRecordBytes+1), nil, 413, "too_large"},
 		{"garbage", "PUT", url, "all", []byte("garbage"), nil, 400, "bad_record"},
@@ -145,7 +151,7 @@ func TestHandlerRefuses(t *testing.T) {
 		{"of next week", "PUT", url, "all", marshal(t, later(rec, 7*24*time.Hour)), nil, 400, "clock"},
 		{"generation of next year", "PUT", url, "all", change(func(r *Record) { r.Generation = uint64(now.AddDate(1, 0, 0).UnixNano()) }), nil, 400, "clock"},
 		{"of last week", "PUT", url, "all", marshal(t, later(rec, -7*24*time.Hour)), nil, 409, "stale"},
-		{"signed by a stranger", "PUT", url, "all", marshal(t, foreign), nil, 403, insufficient},
+		{"signed by a stranger", "PUT", url, "all", marshal(t, foreign), nil, 403, refusal.Insufficient},
 		{"unknown engine", "GET", base + "/prefill-0", "all", nil, nil, 404, "not_found"},
 		{"unknown rank", "GET", url, "all", nil, nil, 404, "not_found"},
 		{"read without token", "GET", base + "/prefill-0", "", nil, nil, 401, "refused"},
@@ -155,7 +161,7 @@ func TestHandlerRefuses(t *testing.T) {
 		{"no such route", "GET", base + "/prefill-0/ranks", "all", nil, nil, 404, "not_found"},
 		{"path with dots", "GET", base + "/x/../prefill-0", "all", nil, nil, 404, "not_found"},
 		{"wrong method", "POST", url, "all", nil, nil, 405, "method"},
-		{"delete another's", "DELETE", url + "?generation=1", "write:prefill-1", nil, nil, 403, insufficient},
+		{"delete another's", "DELETE", url + "?generation=1", "write:prefill-1", nil, nil, 403, refusal.Insufficient},
 	} {
 		got := send(t, c.method, c.url, c.token, c.body, c.header...)
 		wantError(t, c.name, got, c.status, c.reason)
@@ -203,9 +209,9 @@ func TestFault41ReadersSeeOnlyTheirs(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/prefill-0", "/prefill-0/ranks/0/0/0"} {
-		for _, accept := range []string{contentType, "application/json"} {
+		for _, accept := range []string{ContentType, "application/json"} {
 			got := send(t, "GET", base+path, "read:decode", nil, "Accept", accept)
-			wantError(t, path, got, 403, insufficient)
+			wantError(t, path, got, 403, refusal.Insufficient)
 			if bytes.Contains(got.body, []byte{1, 2, 3}) || bytes.Contains(got.body, []byte("AQID")) {
 				t.Errorf("%s: the blob is in the answer", path)
 			}

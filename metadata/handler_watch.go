@@ -92,10 +92,10 @@ func (s *stream) take(from *watcher) bool {
 	may := s.h.accessMany(s.r, caller)
 	all, engines, before := from.take()
 	if all {
-		s.event(watchEvent{kind: watchSync})
+		s.event(WatchEvent{Kind: WatchSync})
 	}
 	for _, engine := range engines {
-		if ev := may.event(engine, before[engine]); ev.kind != "" {
+		if ev := may.event(engine, before[engine]); ev.Kind != "" {
 			s.event(ev)
 		}
 	}
@@ -103,26 +103,26 @@ func (s *stream) take(from *watcher) bool {
 }
 
 // event returns what the caller may be told of an engine that has changed; nothing if it could not and cannot read it.
-func (a *access) event(engine string, before seen) watchEvent {
+func (a *access) event(engine string, before seen) WatchEvent {
 	recs, _, err := a.engine(engine, Rank{})
 	switch {
 	case err == nil && engine == a.caller.Engine && a.h.shapes.of(recs).whole:
-		return watchEvent{kind: watchSync} // an agent may read what pairs with its engine: that may be more now
+		return WatchEvent{Kind: WatchSync} // an agent may read what pairs with its engine: that may be more now
 	case err == nil:
-		return watchEvent{kind: watchPut, inc: recs[0].Incarnation}
+		return WatchEvent{Kind: WatchPut, Incarnation: recs[0].Incarnation}
 	case before.shape != nil && a.could(engine, before.shape):
-		return watchEvent{kind: watchDelete, inc: before.inc}
+		return WatchEvent{Kind: WatchDelete, Incarnation: before.inc}
 	}
-	return watchEvent{}
+	return WatchEvent{}
 }
 
 // event appends an event to line.
-func (s *stream) event(ev watchEvent) {
+func (s *stream) event(ev WatchEvent) {
 	data := []byte("{}")
-	if ev.kind != watchSync {
-		data, _ = json.Marshal(ev.inc) // a name and a number
+	if ev.Kind != WatchSync {
+		data, _ = json.Marshal(ev.Incarnation) // a name and a number
 	}
-	s.line = append(append(append(append(append(s.line, "event: "...), ev.kind...), "\ndata: "...), data...), "\n\n"...)
+	s.line = append(append(append(append(append(s.line, "event: "...), ev.Kind...), "\ndata: "...), data...), "\n\n"...)
 }
 
 // flush writes line, within the time for one write.

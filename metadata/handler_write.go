@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"pdrouter/internal/refusal"
 	"strconv"
 	"time"
 )
@@ -25,14 +26,14 @@ func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if got := r.Header.Get("Content-Type"); got != contentType {
-		return &refusal{Status: http.StatusUnsupportedMediaType, Reason: "content_type", Msg: fmt.Sprintf("content type is %.80q; want %s", got, contentType)}
+	if got := r.Header.Get("Content-Type"); got != ContentType {
+		return &refusal.Error{Status: http.StatusUnsupportedMediaType, Reason: "content_type", Msg: fmt.Sprintf("content type is %.80q; want %s", got, ContentType)}
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxRecordBytes))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return &refusal{Status: http.StatusRequestEntityTooLarge, Reason: "too_large", Msg: fmt.Sprintf("record has more than %d bytes", MaxRecordBytes)}
+		return &refusal.Error{Status: http.StatusRequestEntityTooLarge, Reason: "too_large", Msg: fmt.Sprintf("record has more than %d bytes", MaxRecordBytes)}
 	case err != nil:
 		return bad("body", "the body ended early")
 	}
@@ -52,10 +53,10 @@ func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if caller.Role != "" && caller.Role != Both && rec.Role != caller.Role {
-		return forbidden("wrong_role", caller.Subject, fmt.Errorf("an agent of a %s engine; the record says %s", caller.Role, rec.Role))
+		return refusal.Forbidden("wrong_role", caller.Subject, fmt.Errorf("an agent of a %s engine; the record says %s", caller.Role, rec.Role))
 	}
 	if !caller.sized(rec) {
-		return forbidden("wrong_size", caller.Subject, fmt.Errorf("an agent of an engine of size %v; the record says %v", caller.Size, rec.Size))
+		return refusal.Forbidden("wrong_size", caller.Subject, fmt.Errorf("an agent of an engine of size %v; the record says %v", caller.Size, rec.Size))
 	}
 	if len(caller.Ranks) > 0 {
 		if err := h.current(r.Context(), rec, time.Now()); err != nil {
@@ -110,11 +111,9 @@ func (h *Handler) current(ctx context.Context, rec Record, now time.Time) error 
 func (h *Handler) vouch(rec Record, caller Caller, now time.Time) (Record, error) {
 	var err error
 	switch {
-	case len(caller.Key) == ed25519.PublicKeySize && rec.KeyID == "":
-		err = fmt.Errorf("the token is bound to key %s, and the record is not signed: start the engine with --sign-key", thumbprint(caller.Key))
 	case len(caller.Key) > 0:
 		// The record's lease ends within its lifetime from now, by clocks that are off by no more than Skew.
-		rec, err = rec.boundTo(h.voucher, caller.Key, now.Add(rec.Lifetime()+h.cfg.Skew))
+		rec, err = rec.Bind(h.voucher, caller.Key, now.Add(rec.Lifetime()+h.cfg.Skew))
 	case h.voucher == nil:
 		return rec, nil
 	case rec.KeyID == "" && len(rec.Signature) == 0 && len(rec.Binding) == 0:
@@ -125,25 +124,22 @@ func (h *Handler) vouch(rec Record, caller Caller, now time.Time) (Record, error
 		}
 	}
 	if err != nil {
-		return Record{}, forbidden("bad_signature", caller.Subject, err)
+		return Record{}, refusal.Forbidden("bad_signature", caller.Subject, err)
 	}
 	if b, err := Marshal(rec); err != nil || len(b) > MaxRecordBytes {
-		return Record{}, &refusal{Status: http.StatusRequestEntityTooLarge, Reason: "too_large", Msg: fmt.Sprintf("record has more than %d bytes when it is bound", MaxRecordBytes)}
+		return Record{}, &refusal.Error{Status: http.StatusRequestEntityTooLarge, Reason: "too_large", Msg: fmt.Sprintf("record has more than %d bytes when it is bound", MaxRecordBytes)}
 	}
 	return rec, nil
 }
-
-// proofHeader has what an agent signs to withdraw a record, if its token is bound to a key: its signature, base64url.
-const proofHeader = "X-PDRouter-Proof"
 
 // checkProof wants the caller's signature under a withdrawal if its credentials are bound to a key.
 func checkProof(r *http.Request, caller Caller, inc Incarnation, rank Rank) error {
 	if len(caller.Key) == 0 {
 		return nil
 	}
-	proof, err := base64.RawURLEncoding.Strict().DecodeString(r.Header.Get(proofHeader))
-	if err != nil || len(caller.Key) != ed25519.PublicKeySize || !ed25519.Verify(caller.Key, withdrawal(inc, rank), proof) {
-		return forbidden("bad_signature", caller.Subject, fmt.Errorf("%s is not the agent's signature under the withdrawal of %s rank %v", proofHeader, inc.ID(), rank))
+	proof, err := base64.RawURLEncoding.Strict().DecodeString(r.Header.Get(ProofHeader))
+	if err != nil || len(caller.Key) != ed25519.PublicKeySize || !ed25519.Verify(caller.Key, Withdrawal(inc, rank), proof) {
+		return refusal.Forbidden("bad_signature", caller.Subject, fmt.Errorf("%s is not the agent's signature under the withdrawal of %s rank %v", ProofHeader, inc.ID(), rank))
 	}
 	return nil
 }

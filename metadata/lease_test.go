@@ -32,7 +32,7 @@ func TestFault69SkewedPublishers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			stop := background(t, copies.Run)
+			stop := running(t, copies.Run)
 			if err := c.Put(t.Context(), later(record("prefill-0", 7, 1, 0), off)); err != nil { // for a minute
 				t.Fatalf("clock off by %v: %v", off, err)
 			}
@@ -63,7 +63,7 @@ func TestFault69ClockOfThePublisherIsSet(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.recs[0].Published = time.Now().UTC().Add(-off) // as the clock said before it was set
-			stop := background(t, p.Run)
+			stop := running(t, p.Run)
 			<-p.Ready()
 			for range 10 {
 				time.Sleep(time.Minute)

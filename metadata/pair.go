@@ -76,11 +76,11 @@ func plain(s string) string {
 // Pairable returns nil if the prefill engine that published p and the decode engine that published d can exchange KV
 // blocks, else an *Unpairable. It is a pure function.
 func Pairable(p, d []Record) error {
-	a, err := complete(p)
+	a, err := Complete(p)
 	if err != nil {
 		return err
 	}
-	b, err := complete(d)
+	b, err := Complete(d)
 	if err != nil {
 		return err
 	}
@@ -153,9 +153,9 @@ func layoutsFit(a, b Record) error {
 	return nil
 }
 
-// complete returns the first of an engine's records if they are one record of each rank, of one incarnation, that
-// agree in all that an engine's ranks share.
-func complete(recs []Record) (Record, error) {
+// Complete returns the first of an engine's records if they are one record of each rank, of one incarnation, that
+// agree in all that an engine's ranks share. Else it returns an *Unpairable.
+func Complete(recs []Record) (Record, error) {
 	if len(recs) == 0 {
 		return Record{}, unpairable(IncompleteRanks, "0 ranks are published")
 	}
@@ -176,7 +176,7 @@ func complete(recs []Record) (Record, error) {
 		case r.Compatibility != first.Compatibility:
 			return Record{}, unpairable(MixedRecords, "%s: digest is %s on rank %v and %s on rank %v", first.Engine,
 				plain(first.Compatibility), first.Rank, plain(r.Compatibility), r.Rank)
-		case !alike(r.Layout, first.Layout):
+		case !SameLayout(r.Layout, first.Layout):
 			return Record{}, unpairable(MixedRecords, "%s: ranks %v and %v have different layouts", first.Engine, first.Rank, r.Rank)
 		case seen[r.Rank]:
 			return Record{}, unpairable(MixedRecords, "%s: rank %v is there twice", first.Engine, r.Rank)
@@ -189,8 +189,8 @@ func complete(recs []Record) (Record, error) {
 	return first, nil
 }
 
-// alike compares what the ranks of one engine share; regions, groups and notes are each rank's own.
-func alike(x, y Layout) bool {
+// SameLayout compares what the ranks of one engine share; regions, groups and notes are each rank's own.
+func SameLayout(x, y Layout) bool {
 	return x.BlockTokens == y.BlockTokens && x.Physical == y.Physical && x.Heads == y.Heads && x.HeadBytes == y.HeadBytes &&
 		x.Order == y.Order && x.DType == y.DType && x.Replicated == y.Replicated && (len(x.Regions) == 0) == (len(y.Regions) == 0)
 }

@@ -56,7 +56,7 @@ func TestPublisherKeepsRecordsAlive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop := background(t, p.Run)
+		stop := running(t, p.Run)
 		time.Sleep(3050 * time.Millisecond) // tries after 0, 100, 300, 700, 1500 ms; the next at 3100
 		if got := f.count(); got != 5 {
 			t.Errorf("%d tries without a store; want 5", got)
@@ -123,7 +123,7 @@ func TestPublisherReplacesARecord(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop := background(t, p.Run)
+		stop := running(t, p.Run)
 		<-p.Ready()
 		synctest.Wait()
 		rec := record("prefill-0", 7, 2, 1)

@@ -27,7 +27,7 @@ func TestFault42RedisFlushed(t *testing.T) {
 	server := redistest.Start(t)
 	s := store(t, server, nil, "pdrouter")
 	c := newCache(t, s, quick, nil)
-	background(t, c.Run)
+	running(t, c.Run)
 	long, short := record("prefill-0", 7, 1, 0), record("decode-0", 7, 1, 0)
 	short.Expires = short.Published.Add(10 * time.Second) // seconds for a machine that is busy
 	put(t, s, long, nil)
@@ -49,7 +49,7 @@ func TestFault42SubscriptionCut(t *testing.T) {
 	server := redistest.Start(t)
 	s := store(t, server, nil, "pdrouter")
 	c := newCache(t, s, CacheConfig{Refresh: time.Hour, Retry: 20 * time.Millisecond}, nil)
-	background(t, c.Run)
+	running(t, c.Run)
 	rec := record("prefill-0", 7, 1, 0)
 	for n := range uint64(3) {
 		eventually(t, "a subscription", func() bool { return c.Stats().Watches >= n+1 })
@@ -66,7 +66,7 @@ func TestFault42FailoverLosesWrites(t *testing.T) {
 	sentinels := redistest.StartSentinel(t)
 	s := storeOf(t, redisdb.Config{Sentinel: redisdb.Sentinel{Master: redistest.MasterName, Addresses: sentinels.Addresses()}}, nil, "pdrouter")
 	c := newCache(t, s, CacheConfig{Refresh: time.Hour, Retry: 20 * time.Millisecond, Read: 10 * time.Second}, nil)
-	background(t, c.Run)
+	running(t, c.Run)
 	old, next := record("prefill-0", 7, 1, 0), record("prefill-0", 8, 1, 0)
 	put(t, s, old, nil)
 	eventually(t, "the old run is known", sees(c, old))
@@ -157,7 +157,7 @@ func TestFault42ClusterFailover(t *testing.T) {
 	cluster := redistest.StartCluster(t, 1)
 	s := storeOf(t, redisdb.Config{Cluster: cluster.Addresses()}, nil, "pdrouter")
 	c := newCache(t, s, CacheConfig{Refresh: 200 * time.Millisecond, Retry: 20 * time.Millisecond, Read: 10 * time.Second}, nil)
-	background(t, c.Run)
+	running(t, c.Run)
 	var recs []Record
 	for _, name := range []string{"prefill-0", "prefill-1", "prefill-2", "prefill-3", "prefill-4"} { // in slots of all three
 		recs = append(recs, record(name, 7, 1, 0))

@@ -63,7 +63,7 @@ func TestFault69RedisLeaseEnded(t *testing.T) {
 func TestFault69RedisLeaseOfABinding(t *testing.T) {
 	v, own := newFakeVoucher("gateway"), agentKey("prefill-0")
 	s := store(t, redistest.Start(t), v, "pdrouter")
-	rec, err := signAs(t, record("prefill-0", 7, 1, 0), own).boundTo(v, public(own), time.Now().Add(20*time.Second))
+	rec, err := signAs(t, record("prefill-0", 7, 1, 0), own).Bind(v, public(own), time.Now().Add(20*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestFault42WithdrawalLate(t *testing.T) {
 	s := store(t, redistest.Start(t), nil, "pdrouter")
 	c := newCache(t, s, CacheConfig{}, nil)
 	heard := make(chan Change, 10)
-	background(t, func(ctx context.Context) error { return s.Watch(ctx, func(ch Change) { heard <- ch }) })
+	running(t, func(ctx context.Context) error { return s.Watch(ctx, func(ch Change) { heard <- ch }) })
 	<-heard
 	rec := record("prefill-0", 7, 1, 0)
 	put(t, s, rec, nil)

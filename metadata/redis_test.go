@@ -15,7 +15,7 @@ func TestFault42RedisKilled(t *testing.T) {
 	v := newFakeVoucher("gateway")
 	s := signing{store(t, server, v, "pdrouter"), v}
 	c := newCache(t, s, CacheConfig{Refresh: 50 * time.Millisecond, Retry: 20 * time.Millisecond, Read: time.Second}, nil)
-	background(t, c.Run)
+	running(t, c.Run)
 	long, short := record("prefill-0", 7, 1, 0), record("decode-0", 7, 1, 0)
 	short.Expires = short.Published.Add(10 * time.Second) // seconds for a machine that is busy
 	known := func(name string) func() bool {
@@ -59,7 +59,7 @@ func TestFault42RedisHangs(t *testing.T) {
 	rec := record("prefill-0", 7, 1, 0)
 	put(t, s, rec, nil)
 	c := newCache(t, s, CacheConfig{Refresh: 50 * time.Millisecond, Retry: 20 * time.Millisecond, Read: 200 * time.Millisecond}, nil)
-	background(t, c.Run)
+	running(t, c.Run)
 	known := func() bool { _, ok := c.Engine("prefill-0"); return ok }
 	eventually(t, "the record is known", known)
 	server.Pause(true)

@@ -26,10 +26,7 @@ type scanner struct {
 
 // CheckMsgpack returns nil if b is exactly one msgpack value whose nesting and counts are within the bounds of a record,
 // so that it can be given to a decoder.
-func CheckMsgpack(b []byte) error { return check(b) }
-
-// check returns nil if b is exactly one msgpack value within the bounds.
-func check(b []byte) error {
+func CheckMsgpack(b []byte) error {
 	s := scanner{b: b}
 	if err := s.value(0); err != nil {
 		return err

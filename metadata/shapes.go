@@ -89,7 +89,7 @@ func (s *shapes) findLocked(recs []Record) *shape {
 			return known
 		}
 	}
-	_, err := complete(recs)
+	_, err := Complete(recs)
 	found := &shape{recs: slices.Clone(recs), whole: err == nil}
 	for i := range found.recs {
 		light := &found.recs[i]
@@ -136,7 +136,7 @@ func sameShape(xs, ys []Record) bool {
 		x, y := &xs[i], &ys[i]
 		switch {
 		case x.Role != y.Role, x.Rank != y.Rank, x.Size != y.Size, x.Connector != y.Connector, x.ConnectorVersion != y.ConnectorVersion,
-			x.Compatibility != y.Compatibility, x.Transport != y.Transport, !alike(x.Layout, y.Layout),
+			x.Compatibility != y.Compatibility, x.Transport != y.Transport, !SameLayout(x.Layout, y.Layout),
 			(x.Incarnation == xs[0].Incarnation) != (y.Incarnation == ys[0].Incarnation),
 			!slices.EqualFunc(x.Layout.Groups, y.Layout.Groups, sameGroup),
 			!slices.EqualFunc(x.Layout.Regions, y.Layout.Regions, sameLayer):

@@ -82,5 +82,5 @@ func Storable(rec Record) error {
 
 // SortRanks orders records by dp, pp, tp.
 func SortRanks(recs []Record) {
-	slices.SortFunc(recs, func(a, b Record) int { return a.Rank.compare(b.Rank) })
+	slices.SortFunc(recs, func(a, b Record) int { return a.Rank.Compare(b.Rank) })
 }

@@ -186,7 +186,7 @@ func announced(t *testing.T, s Store) {
 		defer mu.Unlock()
 		return append([]Change(nil), seen...)
 	}
-	background(t, func(ctx context.Context) error {
+	running(t, func(ctx context.Context) error {
 		return s.Watch(ctx, func(c Change) {
 			mu.Lock()
 			defer mu.Unlock()

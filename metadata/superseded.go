@@ -15,7 +15,3 @@ func (s *Superseded) Error() string {
 
 // Unwrap returns ErrStale.
 func (s *Superseded) Unwrap() error { return ErrStale }
-
-// generationHeader says, in the answer to a record that is refused as stale, which generation of its engine is known, in
-// decimal.
-const generationHeader = "X-PDRouter-Generation"

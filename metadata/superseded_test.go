@@ -24,7 +24,7 @@ func TestFault69WhoIsStaleLearnsWhatIsKnown(t *testing.T) {
 			t.Errorf("%s: got %v; want both generations", name, err)
 		}
 		got := send(t, "PUT", base+"/metadata/v1/engines/prefill-0/ranks/0/0/0", "other", marshal(t, old))
-		if got.status != 403 || got.header.Get(generationHeader) != "" {
+		if got.status != 403 || got.header.Get(GenerationHeader) != "" {
 			t.Errorf("%s: another engine's agent: got %d %v", name, got.status, got.header)
 		}
 		now := record("prefill-0", newer.Known+1, 1, 0)

@@ -173,7 +173,7 @@ func (r Region) validate() error {
 	return nil
 }
 
-// compare orders ranks by dp, pp, tp.
-func (r Rank) compare(o Rank) int {
+// Compare orders ranks by dp, pp, tp.
+func (r Rank) Compare(o Rank) int {
 	return cmp.Or(cmp.Compare(r.DP, o.DP), cmp.Compare(r.PP, o.PP), cmp.Compare(r.TP, o.TP))
 }

@@ -3,21 +3,11 @@ package metadata
 import (
 	"encoding/json"
 	"net/http"
+	"pdrouter/internal/refusal"
 	"strconv"
-	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
-
-// Listed is one engine in the answer to GET /metadata/v1/engines.
-type Listed struct {
-	Incarnation `msgpack:",inline"`
-	Role        Role      `msgpack:"role" json:"role"`
-	Connector   string    `msgpack:"connector" json:"connector"`
-	Ranks       int       `msgpack:"ranks" json:"ranks"` // published, also those that the caller may not read
-	Size        Rank      `msgpack:"size" json:"size"`
-	Expires     time.Time `msgpack:"expires" json:"expires_at"` // the earliest of the ranks that the caller may read
-}
 
 // names returns every engine that there is.
 func (h *Handler) names(r *http.Request) ([]string, error) {
@@ -60,7 +50,7 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
 		return sendBytes(w, "application/json", b, err)
 	}
 	b, err := msgpack.Marshal(out)
-	return sendBytes(w, contentType, b, err)
+	return sendBytes(w, ContentType, b, err)
 }
 
 // send answers with records: one, or an array of them. Machines ask for msgpack, people get JSON.
@@ -75,7 +65,7 @@ func (h *Handler) send(w http.ResponseWriter, r *http.Request, recs []Record, on
 	}
 	if one {
 		b, err := Marshal(recs[0])
-		return sendBytes(w, contentType, b, err)
+		return sendBytes(w, ContentType, b, err)
 	}
 	raws := make([]msgpack.RawMessage, len(recs))
 	for i, rec := range recs {
@@ -86,12 +76,12 @@ func (h *Handler) send(w http.ResponseWriter, r *http.Request, recs []Record, on
 		raws[i] = b
 	}
 	b, err := msgpack.Marshal(raws)
-	return sendBytes(w, contentType, b, err)
+	return sendBytes(w, ContentType, b, err)
 }
 
 func sendBytes(w http.ResponseWriter, kind string, b []byte, err error) error {
 	if err != nil {
-		return &refusal{Status: http.StatusInternalServerError, Reason: "internal", Msg: "internal error", Err: err}
+		return &refusal.Error{Status: http.StatusInternalServerError, Reason: "internal", Msg: "internal error", Err: err}
 	}
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
@@ -102,4 +92,4 @@ func sendBytes(w http.ResponseWriter, kind string, b []byte, err error) error {
 }
 
 // wantsMsgpack reports whether the caller names msgpack among what it accepts.
-func wantsMsgpack(r *http.Request) bool { return accepts(r, contentType) }
+func wantsMsgpack(r *http.Request) bool { return accepts(r, ContentType) }

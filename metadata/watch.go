@@ -47,19 +47,3 @@ type WatchStats struct {
 	Lost uint64 // times the local copy became whole, at first and after it was out of touch with its store: all readers were told
 	Slow uint64 // times one reader was told because more engines had changed than may wait for it
 }
-
-// watchKind is the name of an event of a watch.
-type watchKind string
-
-const (
-	watchSync   watchKind = "sync"   // anything may have changed; from here on every change is told
-	watchPut    watchKind = "put"    // what can be read of an engine is new or has changed
-	watchDelete watchKind = "delete" // nothing can be read of an engine any more: withdrawn, its lease ended, or no longer for this reader
-)
-
-// watchEvent is one event of a watch: what happened, and to which run of which engine. Where it is read, one without a kind
-// says that the stream lives.
-type watchEvent struct {
-	kind watchKind
-	inc  Incarnation // the data; none for «sync»
-}

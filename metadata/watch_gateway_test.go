@@ -63,7 +63,7 @@ func (g *gatewayUnderTest) start() {
 		handler.ServeHTTP(w, r)
 	})}
 	g.server.RegisterOnShutdown(g.handler.Close)
-	g.unhear = background(g.t, local.Run)
+	g.unhear = running(g.t, local.Run)
 	g.ended = make(chan struct{})
 	go func(s *http.Server, ended chan struct{}) {
 		defer close(ended)

@@ -2,6 +2,7 @@ package metadata
 
 import (
 	"net/http"
+	"pdrouter/internal/refusal"
 	"sync"
 )
 
@@ -43,13 +44,13 @@ func (h *watchHub) join(caller string) (*watcher, error) {
 	defer h.mu.Unlock()
 	switch {
 	case h.closed:
-		return nil, &refusal{Status: http.StatusServiceUnavailable, Reason: "closing", Msg: "this gateway is shutting down"}
+		return nil, &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "closing", Msg: "this gateway is shutting down"}
 	case h.copy == nil:
-		return nil, &refusal{Status: http.StatusServiceUnavailable, Reason: "no_watch", Msg: "this gateway keeps no copy of the records to be watched"}
+		return nil, &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "no_watch", Msg: "this gateway keeps no copy of the records to be watched"}
 	case len(h.watchers) >= h.cfg.Watchers:
-		return nil, &refusal{Status: http.StatusServiceUnavailable, Reason: "watchers", Msg: "too many watches"}
+		return nil, &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "watchers", Msg: "too many watches"}
 	case h.callers[caller] >= h.cfg.PerCaller:
-		return nil, &refusal{Status: http.StatusServiceUnavailable, Reason: "caller_watches", Msg: "too many watches of this caller"}
+		return nil, &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "caller_watches", Msg: "too many watches of this caller"}
 	}
 	w := newWatcher(caller, h.cfg.Buffer)
 	h.watchers[w] = struct{}{}

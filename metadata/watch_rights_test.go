@@ -63,17 +63,17 @@ func TestClientWatchGoesOnWithAFreshToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	changes := make(chan watchEvent, 16)
-	background(t, func(ctx context.Context) error {
-		return c.watch(ctx, func(ev watchEvent) {
-			if ev.kind != "" {
+	changes := make(chan WatchEvent, 16)
+	running(t, func(ctx context.Context) error {
+		return c.watch(ctx, func(ev WatchEvent) {
+			if ev.Kind != "" {
 				changes <- ev
 			}
 		}, func(error) {})
 	})
 	want := func(engine string) {
 		t.Helper()
-		if got := <-changes; got.inc.Engine != engine {
+		if got := <-changes; got.Engine != engine {
 			t.Fatalf("got %+v; want a change of %q", got, engine)
 		}
 	}
@@ -101,6 +101,6 @@ func TestClientWatchLeavesADeadGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	background(t, func(ctx context.Context) error { return c.watch(ctx, func(watchEvent) {}, func(error) {}) })
+	running(t, func(ctx context.Context) error { return c.watch(ctx, func(WatchEvent) {}, func(error) {}) })
 	eventually(t, "it tries again", func() bool { return streams.Load() >= 3 })
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"pdrouter/internal/redistest"
+	"pdrouter/internal/refusal"
 )
 
 func TestWatchTellsWhatTheCallerMayRead(t *testing.T) {
@@ -57,7 +58,7 @@ func TestWatchRefusals(t *testing.T) {
 	eventually(t, "the copy is whole", func() bool { return g.handler.Watches().Lost == 1 })
 	url := g.url() + watchPath
 	wantError(t, "no token", send(t, "GET", url, "", nil), 401, "refused")
-	wantError(t, "no scope", send(t, "GET", url, "write:prefill-0", nil), 403, insufficient)
+	wantError(t, "no scope", send(t, "GET", url, "write:prefill-0", nil), 403, refusal.Insufficient)
 	wantError(t, "method", send(t, "POST", url, "all", nil), 405, "method")
 	if s := g.handler.Watches(); s != (WatchStats{Lost: 1}) {
 		t.Errorf("without a watch: %+v", s)
@@ -259,12 +260,12 @@ func TestWatchByAThousand(t *testing.T) {
 		}
 		first := true
 		running.Go(func() {
-			err := c.watch(ctx, func(ev watchEvent) {
-				if ev.kind == watchSync && first {
+			err := c.watch(ctx, func(ev WatchEvent) {
+				if ev.Kind == WatchSync && first {
 					first = false
 					synced.Add(1)
 				}
-				if ev.inc.Generation == uint64(changes) {
+				if ev.Generation == uint64(changes) {
 					told.Add(1)
 				}
 			}, func(error) {})
@@ -315,7 +316,7 @@ func FuzzEventParser(f *testing.F) {
 					if len(data) > maxEventData {
 						t.Fatalf("%d bytes of data", len(data))
 					}
-					_, _ = parseEvent(watchKind(kind), data)
+					_, _ = parseEvent(WatchKind(kind), data)
 					events = append(events, kind+" "+string(data))
 					return nil
 				}); err != nil {

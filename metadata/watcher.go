@@ -1,6 +1,9 @@
 package metadata
 
-import "sync"
+import (
+	"pdrouter/internal/background"
+	"sync"
+)
 
 // watcher is what one stream has still to tell: which engines have changed, or that anything may have.
 type watcher struct {
@@ -37,7 +40,7 @@ func (w *watcher) tell(engine string, before seen) (slow bool) {
 		w.order = append(w.order, engine)
 	}
 	w.mu.Unlock()
-	signal(w.wake)
+	background.Notify(w.wake)
 	return slow
 }
 
@@ -46,7 +49,7 @@ func (w *watcher) again() {
 	w.mu.Lock()
 	w.againLocked()
 	w.mu.Unlock()
-	signal(w.wake)
+	background.Notify(w.wake)
 }
 
 func (w *watcher) againLocked() {

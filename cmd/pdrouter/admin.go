@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/internal/refusal"
 	"pdrouter/internal/yamlfile"
-	"pdrouter/metadata"
 	"pdrouter/router"
 	"pdrouter/router/config"
 )
@@ -50,7 +50,7 @@ func newAdmin(a *admin) *admin {
 	a.handle("POST /admin/v1/engines/{name}/undrain", "undrain", a.drainer(false))
 	a.handle("DELETE /admin/v1/engines/{name}", "remove", a.remove)
 	a.handle("/", "unknown", func(*http.Request, auth.Principal) (int, any, error) {
-		return 0, nil, refusal(http.StatusNotFound, "no_route", "there is no such route")
+		return 0, nil, adminErrorf(http.StatusNotFound, "no_route", "there is no such route")
 	})
 	return a
 }
@@ -68,7 +68,7 @@ func (a *admin) handle(pattern, action string, do adminHandler) {
 		who, err := a.auth.Authorize(r, scope)
 		if err != nil {
 			status := &counting{ResponseWriter: w}
-			metadata.Refuse(status, r, "admin", err, a.log)
+			refusal.Answer(status, r, "admin", err, a.log)
 			a.count(action, status.status)
 			return
 		}
@@ -180,27 +180,27 @@ func (a *admin) shown(status int, name string) (int, any, error) {
 			return status, e, nil
 		}
 	}
-	return 0, nil, refusal(http.StatusNotFound, "no_engine", "there is no engine %.100q", name)
+	return 0, nil, adminErrorf(http.StatusNotFound, "no_engine", "there is no engine %.100q", name)
 }
 
 func (a *admin) add(r *http.Request, who auth.Principal) (int, any, error) {
 	model, list, ok := cutLast(r.PathValue("path"))
 	if !ok || (listOf{list: list}).role() == "" {
-		return 0, nil, refusal(http.StatusNotFound, "no_route", "want /admin/v1/models/MODEL/ and prefill, decode or engines")
+		return 0, nil, adminErrorf(http.StatusNotFound, "no_route", "want /admin/v1/models/MODEL/ and prefill, decode or engines")
 	}
 	b, err := io.ReadAll(io.LimitReader(r.Body, mostAdminBytes+1))
 	if err != nil {
-		return 0, nil, refusal(http.StatusBadRequest, "bad_body", "the body could not be read")
+		return 0, nil, adminErrorf(http.StatusBadRequest, "bad_body", "the body could not be read")
 	}
 	if len(b) > mostAdminBytes {
-		return 0, nil, refusal(http.StatusRequestEntityTooLarge, "bad_body", "the body has more than %d bytes", mostAdminBytes)
+		return 0, nil, adminErrorf(http.StatusRequestEntityTooLarge, "bad_body", "the body has more than %d bytes", mostAdminBytes)
 	}
 	if !json.Valid(b) {
-		return 0, nil, refusal(http.StatusBadRequest, "bad_body", "the body is not JSON")
+		return 0, nil, adminErrorf(http.StatusBadRequest, "bad_body", "the body is not JSON")
 	}
 	var e config.Engine
 	if err := yamlfile.Decode("body", b, &e).Err(); err != nil { // as strict as the configuration file is
-		return 0, nil, refusal(http.StatusBadRequest, "bad_engine", "%v", err)
+		return 0, nil, adminErrorf(http.StatusBadRequest, "bad_engine", "%v", err)
 	}
 	another, err := a.sources.add(r.Context(), listOf{model, list}, e, who.Subject)
 	if err != nil {
@@ -237,13 +237,13 @@ func (a *admin) remove(r *http.Request, who auth.Principal) (int, any, error) {
 	var wait *time.Duration
 	switch force := query.Get("force"); {
 	case force != "" && force != "true" && force != "false":
-		return 0, nil, refusal(http.StatusBadRequest, "bad_query", "force is %.20q; want true or false", force)
+		return 0, nil, adminErrorf(http.StatusBadRequest, "bad_query", "force is %.20q; want true or false", force)
 	case force == "true":
 		wait = new(time.Duration)
 	case query.Has("drain"):
 		d, err := time.ParseDuration(query.Get("drain"))
 		if err != nil || d < 0 || d > longestDrain {
-			return 0, nil, refusal(http.StatusBadRequest, "bad_query", "drain is %.20q; want a time such as 30s, at most %s", query.Get("drain"), longestDrain)
+			return 0, nil, adminErrorf(http.StatusBadRequest, "bad_query", "drain is %.20q; want a time such as 30s, at most %s", query.Get("drain"), longestDrain)
 		}
 		wait = &d
 	}

@@ -23,7 +23,7 @@ type adminError struct {
 // Error returns the reason and the message.
 func (e *adminError) Error() string { return e.Reason + ": " + e.Msg }
 
-func refusal(status int, reason, format string, args ...any) error {
+func adminErrorf(status int, reason, format string, args ...any) error {
 	return &adminError{status, reason, fmt.Sprintf(format, args...)}
 }
 
@@ -92,7 +92,7 @@ func describe(p placed, up bool, inFlight int64) adminEngine {
 func (s *sources) add(ctx context.Context, to listOf, e config.Engine, by string) (bool, error) {
 	m, err := modelNamed(*s.base.Load(), to.model)
 	if err != nil {
-		return false, refusal(http.StatusNotFound, "no_model", "%v", err)
+		return false, adminErrorf(http.StatusNotFound, "no_model", "%v", err)
 	}
 	rec := record{Engine: e.Name, By: by}
 	drained := e.Drain
@@ -101,12 +101,12 @@ func (s *sources) add(ctx context.Context, to listOf, e config.Engine, by string
 		rec.Drain = drainOn
 	}
 	if e.Name == "" {
-		return false, refusal(http.StatusBadRequest, "bad_engine", "name is empty; want a stable name")
+		return false, adminErrorf(http.StatusBadRequest, "bad_engine", "name is empty; want a stable name")
 	}
 	p, known := find(s.engines(), e.Name)
 	switch {
 	case known && (p.listOf != to || !same(p.Engine, e)):
-		return false, refusal(http.StatusConflict, "exists", "there is an engine %s with another entry, in %s (%s)", e.Name, p.listOf, p.from)
+		return false, adminErrorf(http.StatusConflict, "exists", "there is an engine %s with another entry, in %s (%s)", e.Name, p.listOf, p.from)
 	case known && !p.record.Removed && (p.record.Drain == drainOn) == drained:
 		return false, nil
 	case known && p.from != fromAdmin:
@@ -116,14 +116,14 @@ func (s *sources) add(ctx context.Context, to listOf, e config.Engine, by string
 		return true, s.want(ctx, rec)
 	}
 	if err := fitsAdded(m, to.list, e); err != nil {
-		return false, refusal(http.StatusBadRequest, "bad_engine", "%v", err)
+		return false, adminErrorf(http.StatusBadRequest, "bad_engine", "%v", err)
 	}
 	for _, f := range e.Files() {
 		if *f.Path == "" {
 			continue
 		}
 		if err := regular(*f.Path); err != nil {
-			return false, refusal(http.StatusBadRequest, "bad_engine", "%s cannot be read: %v", f.Key, err)
+			return false, adminErrorf(http.StatusBadRequest, "bad_engine", "%s cannot be read: %v", f.Key, err)
 		}
 	}
 	rec.Model, rec.List, rec.Entry = to.model, to.list, &e
@@ -182,7 +182,7 @@ func (s *sources) named(name string) (placed, error) {
 			return p, nil
 		}
 	}
-	return placed{}, refusal(http.StatusNotFound, "no_engine", "there is no engine %.100q", name)
+	return placed{}, adminErrorf(http.StatusNotFound, "no_engine", "there is no engine %.100q", name)
 }
 
 // want takes into use what is wanted, and tells the other gateways. What cannot be taken into use is refused, and leaves
@@ -196,8 +196,8 @@ func (s *sources) want(ctx context.Context, rec record) error {
 	}
 	s.log.Error("what an administrator wants could not be taken into use: it is refused", "engine", rec.Engine, "err", err)
 	if errors.Is(err, errEnded) {
-		return refusal(http.StatusServiceUnavailable, "stopping", "the gateway is stopping; nothing has changed")
+		return adminErrorf(http.StatusServiceUnavailable, "stopping", "the gateway is stopping; nothing has changed")
 	}
 	s.refresh(ctx)
-	return refusal(http.StatusServiceUnavailable, "not_applied", "it could not be taken into use, and nothing has changed; the gateway's log says why")
+	return adminErrorf(http.StatusServiceUnavailable, "not_applied", "it could not be taken into use, and nothing has changed; the gateway's log says why")
 }

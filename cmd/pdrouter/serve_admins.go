@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"pdrouter/auth"
-	"pdrouter/metadata"
+	"pdrouter/internal/refusal"
 )
 
 // administered lets only administrators see what the operations routes tell. Probes stay open to everybody, with their
@@ -30,6 +30,6 @@ func administered(present func() *auth.Admins, ready func() bool, routes http.Ha
 			w.WriteHeader(status)
 			return
 		}
-		metadata.Refuse(w, r, "operations", err, log)
+		refusal.Answer(w, r, "operations", err, log)
 	})
 }

@@ -1,7 +1,11 @@
 // Package background runs functions on goroutines beside the one that asks. It owns those goroutines and knows nothing of what they do.
 package background
 
-import "sync"
+import (
+	"context"
+	"sync"
+	"time"
+)
 
 // Pool runs functions on goroutines that it keeps for the next ones. The stack of a new goroutine is small and is copied each time
 // that it grows; a kept goroutine has its stack already. The goroutine that became idle last is used first, as its stack is still in
@@ -64,6 +68,16 @@ func (p *Pool) Close() {
 		close(next)
 	}
 	p.idle = nil
+}
+
+// Sleep blocks for d, or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
 }
 
 // Notify wakes the reader of a channel with a buffer of one, now or when it reads. It never blocks.

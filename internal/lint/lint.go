@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/nixl", "internal/cuda", "metadata", "metadata/handshake", "metadata/redisstore", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/nixl", "internal/cuda", "metadata", "metadata/handshake", "metadata/redisstore", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -57,10 +57,10 @@ func Packages() map[string]Package {
 			Ours:    []string{"kvplane/control", "kvplane/nixl", "internal/cuda", "kvplane/plan", "kvplane/transfer", "metadata"}, // cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
 		},
-		"kvplane/transfer":      {},                                               // a leaf: the id of a transfer, its blocks, ranges of memory
-		"kvplane/plan":          {Ours: []string{"kvplane/transfer", "metadata"}}, // pure
-		"kvplane/plan/plantest": {Ours: []string{"kvplane/transfer", "metadata"}}, // for tests alone
-		"kvplane/control":       {Ours: []string{"kvplane/transfer", "metadata"}}, // the gateway links it, and no agent
+		"kvplane/transfer":      {},                                                                   // a leaf: the id of a transfer, its blocks, ranges of memory
+		"kvplane/plan":          {Ours: []string{"kvplane/transfer", "metadata"}},                     // pure
+		"kvplane/plan/plantest": {Ours: []string{"kvplane/transfer", "metadata"}},                     // for tests alone
+		"kvplane/control":       {Ours: []string{"internal/refusal", "kvplane/transfer", "metadata"}}, // the gateway links it, and no agent
 		// What permits one transfer: gateways sign it, engines check it.
 		"kvplane/ticket": {Ours: []string{"kvplane/transfer", "metadata"}},
 		// The plane for engines in other languages: what internal/refengine does for itself, and its C interface.
@@ -78,7 +78,7 @@ func Packages() map[string]Package {
 		"internal/inspect":   {Ours: []string{"metadata", "metadata/vllm", "router/config", "router/connector"}},
 		"internal/discovery": {Ours: []string{"internal/yamlfile"}},
 		"kvplane/reclaim":    {Ours: []string{"kvplane/nixl", "metadata"}}, // an agent of the gateway's own
-		"metadata":           {Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
+		"metadata":           {Ours: []string{"internal/background", "internal/refusal"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
 		// The store that gateways share. Engines and libpdkv.so do not link it: see TestEnginesLinkNoRedis.
 		"metadata/redisstore": {Ours: []string{"metadata"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		"metadata/handshake":  {Ours: []string{"metadata"}}, // which pairs have shaken hands; of the records it needs the names of runs
@@ -117,6 +117,7 @@ func Packages() map[string]Package {
 		"internal/background": {},
 		"internal/disconnect": {Outside: []string{"golang.org/x/sys"}}, // epoll
 		"internal/gather":     {},
+		"internal/refusal":    {}, // a leaf: how every listener but the clients' refuses
 		"internal/httpsyntax": {}, // a leaf: tokens, header fields, lengths
 		"internal/nonblock":   {Outside: []string{"golang.org/x/sys"}},
 		"internal/e2e":        {},

@@ -9,8 +9,8 @@ import (
 	"net/http"
 	"time"
 
+	"pdrouter/internal/refusal"
 	"pdrouter/kvplane/transfer"
-	"pdrouter/metadata"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 
 // Handler serves GET /kvplane/v1/events, a stream of Events, and POST
 // /kvplane/v1/transfers/{id}/cancel, whose body may say why. authorize refuses a request by returning an error, which
-// decides the answer and is one line in the log, as metadata.Refuse has it; cancel must not block. Who may open a stream
+// decides the answer and is one line in the log, as refusal.Answer has it; cancel must not block. Who may open a stream
 // may read it to its end, which is the request's: to shut down, cancel the server's base context.
 func Handler(
 	events *Broadcaster, cancel func(id transfer.ID, why string), authorize func(r *http.Request) error, log *slog.Logger,
@@ -34,7 +34,7 @@ func Handler(
 				err = serve(w, r)
 			}
 			if err != nil {
-				metadata.Refuse(w, r, "control", err, log)
+				refusal.Answer(w, r, "control", err, log)
 			}
 		})
 	}
@@ -45,15 +45,15 @@ func Handler(
 	handle("POST /kvplane/v1/transfers/{id}/cancel", func(w http.ResponseWriter, r *http.Request) error {
 		id, err := transfer.ParseID(r.PathValue("id"))
 		if err != nil {
-			return &badRequest{http.StatusBadRequest, "bad_transfer", err}
+			return &refusal.Error{Status: http.StatusBadRequest, Reason: "bad_transfer", Msg: err.Error()}
 		}
 		why, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxWhy))
 		var large *http.MaxBytesError
 		switch {
 		case errors.As(err, &large):
-			return &badRequest{http.StatusRequestEntityTooLarge, "too_large", fmt.Errorf("reason has more than %d bytes", maxWhy)}
+			return &refusal.Error{Status: http.StatusRequestEntityTooLarge, Reason: "too_large", Msg: fmt.Sprintf("reason has more than %d bytes", maxWhy)}
 		case err != nil:
-			return &badRequest{http.StatusBadRequest, "body", errors.New("the body ended early")}
+			return &refusal.Error{Status: http.StatusBadRequest, Reason: "body", Msg: "the body ended early"}
 		}
 		cancel(id, string(why))
 		w.WriteHeader(http.StatusAccepted)
@@ -61,18 +61,6 @@ func Handler(
 	})
 	return mux
 }
-
-// badRequest is an error that says how metadata.Refuse answers it.
-type badRequest struct {
-	status int
-	reason string
-	error  // for the caller too
-}
-
-func (e *badRequest) HTTPStatus() int   { return e.status }
-func (e *badRequest) Message() string   { return e.Error() }
-func (e *badRequest) Challenge() string { return "" }
-func (e *badRequest) Reason() string    { return e.reason }
 
 // serveEvents streams until the client leaves, the server closes, or the stream cannot be written.
 func serveEvents(w http.ResponseWriter, r *http.Request, events *Broadcaster) {

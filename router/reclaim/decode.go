@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"pdrouter/internal/background"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
@@ -93,7 +94,7 @@ func (f *freeing) next(ctx context.Context) (done bool) {
 	case stepIdle:
 		if o.finished = f.rests(ctx, m); !o.finished {
 			f.checkRun(ctx)
-			sleep(ctx, time.Second)
+			background.Sleep(ctx, time.Second)
 		}
 	case stepAwait:
 		o.begun = f.begun(ctx, m)
@@ -162,7 +163,7 @@ func (f *freeing) look(ctx context.Context) {
 	case o.run == runLives && o.lost:
 		return
 	}
-	sleep(ctx, f.pause)
+	background.Sleep(ctx, f.pause)
 	f.pause, o.tried = min(2*f.pause, time.Second), false
 }
 
@@ -290,12 +291,4 @@ func (r *Reclaimer) notifyDecode(ctx context.Context, m *Job, ending string) {
 func (m *Job) plainlyNamed() bool {
 	h, ok := connector.ParseKVParams(m.FirstParams)
 	return !ok || len(h.Request) == 0 || string(jsonscan.Unescape(nil, h.Request)) == string(m.Handoff.Shape.AppendEngineRequest(nil, m.Handoff.Request))
-}
-
-// sleep blocks for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

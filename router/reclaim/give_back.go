@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 
+	"pdrouter/internal/background"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
@@ -93,7 +94,7 @@ func (r *Reclaimer) Unwritten(ctx context.Context, m *Job) {
 		if run = check.at(ctx, m.Snapshot, m.Prefill, m.Handoff.Endpoint); run != runUnknown {
 			break
 		}
-		sleep(ctx, monitor.RefusedFor)
+		background.Sleep(ctx, monitor.RefusedFor)
 	}
 	if run == runOver {
 		r.FreeDecode(ctx, m)

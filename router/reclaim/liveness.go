@@ -5,6 +5,7 @@ import (
 	"errors"
 	"syscall"
 
+	"pdrouter/internal/background"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
 	"pdrouter/router/monitor"
@@ -24,7 +25,7 @@ func decodeOver(ctx context.Context, m *Job) bool {
 		case runLives:
 			return false
 		}
-		sleep(ctx, monitor.RefusedFor)
+		background.Sleep(ctx, monitor.RefusedFor)
 	}
 	return false
 }
