@@ -3,13 +3,16 @@ package router_test
 import (
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"pdrouter/auth"
 	"pdrouter/internal/routertest"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/edge"
 )
 
 // TestFault58NoticedAtOnce has a client leave wherever its request may wait: less than 100 ms of virtual time behind that the request
@@ -109,6 +112,48 @@ func leaves(t *testing.T, n *routertest.Network, connectorName, where, body stri
 	for _, e := range g.Router.Stats().Engines {
 		if e.InFlight != 0 {
 			t.Errorf("%s still has a leg", e.Name)
+		}
+	}
+}
+
+// leavingLimiter has a client leave while its request is admitted.
+type leavingLimiter struct{ leave func() }
+
+func (l leavingLimiter) Admit(auth.Principal, int) (edge.Lease, edge.Allowance) {
+	l.leave()
+	return nil, edge.Allowance{}
+}
+
+// TestFault58LeavesBeforeItsLegs has a client leave before its request has reached an engine: no engine is asked for it.
+func TestFault58LeavesBeforeItsLegs(t *testing.T) {
+	for _, connectorName := range []string{connector.NameNone, connector.NamePush, connector.NamePull, connector.NameKVPlane, connector.NameSGLang} {
+		for _, n := range []string{"", `"n":3,`} {
+			routertest.RunVirtual(t, connectorName+" "+n, func(t *testing.T) {
+				s, parts := routertest.NewPoolIn(t, routertest.NetOf(t), connectorName, 1, 1)
+				s.Config.Limits.Fan = 8
+				leave := func() {}
+				parts.Limits = leavingLimiter{func() { leave() }}
+				g := routertest.Start(t, s.Config, parts)
+				if connectorName != connector.NameNone && connectorName != connector.NameSGLang {
+					g.WaitWarm()
+				}
+				conn := g.Dial(t)
+				leave = func() { _ = conn.Close() }
+				before := s.Cluster.Count("", "")
+				body := strings.Replace(routertest.StreamBody, `"prompt"`, n+`"prompt"`, 1)
+				_, _ = io.WriteString(conn, routertest.RawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+				if sum := g.Summary(1); sum.Outcome != dispatch.ClientLeft || sum.Status != 499 {
+					t.Errorf("summary %+v", sum)
+				}
+				time.Sleep(time.Minute) // what legs that run on take
+				if n := s.Cluster.Count("", "") - before; n != 0 {
+					t.Errorf("engines were asked %d times", n)
+				}
+				g.WaitIdle()
+				if q := g.Router.Stats().Queues[0]; q.InFlight != 0 {
+					t.Errorf("%d places are taken", q.InFlight)
+				}
+			})
 		}
 	}
 }

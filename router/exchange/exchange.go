@@ -191,7 +191,11 @@ func (x *Exchange) Run() {
 			x.r.Tasks.GoReserved(x.s.Config.Timeouts.Prefill+x.s.Config.Timeouts.Ending, x.drain)
 		}
 	}()
-	x.step(dispatch.Event{Kind: dispatch.EvStart})
+	first := dispatch.Event{Kind: dispatch.EvStart}
+	if m, ok := x.take(); ok { // the client has left already, or the gateway stops: no engine is asked
+		first = m.e
+	}
+	x.step(first)
 	for !x.HasOutcome && x.d.State != dispatch.StRelaying {
 		x.advance()
 	}
