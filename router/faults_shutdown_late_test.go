@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/connector"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/stored"
 )
 
@@ -127,4 +129,41 @@ func TestFault66ShutdownBehindALookup(t *testing.T) {
 		t.Errorf("status %d, reason %q, engines asked %d times; want 503, draining and none", r.Status, r.Header.Get("X-Pdrouter-Reason"), asked.Load())
 	}
 	<-stopped
+}
+
+// TestFault66ShutdownBehindUnreadAnswers has a client that does not read its stream when the drain time is over, and that may take an hour
+// for one write: the gateway ends without it, and has given back by then what the request held.
+func TestFault66ShutdownBehindUnreadAnswers(t *testing.T) {
+	for _, row := range []struct{ name, connector, n string }{
+		{"alone", connector.NameNone, ""}, {"a pair", connector.NamePush, ""}, {"choices", connector.NamePush, `"n":3,`},
+	} {
+		routertest.RunVirtual(t, row.name, func(t *testing.T) {
+			s, parts := routertest.NewPoolIn(t, routertest.NetOf(t), row.connector, 1, 1)
+			s.Config.Timeouts.Write, s.Config.Timeouts.Drain = time.Hour, time.Second
+			limits := new(fakeLimiter)
+			parts.Limits = limits
+			g := routertest.Start(t, s.Config, parts)
+			if row.connector != connector.NameNone {
+				g.WaitWarm()
+			}
+			s.Decode[0].SetHabit(func(h *routertest.Habit) { h.Tokens = 20_000 })
+			conn := g.Dial(t)
+			defer conn.Close()
+			body := strings.Replace(routertest.StreamBody, `"prompt"`, row.n+`"prompt"`, 1)
+			_, _ = io.WriteString(conn, routertest.RawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body))))
+			time.Sleep(time.Second) // the answer has filled what lies between
+			begun := time.Now()
+			g.Stop()
+			if took := time.Since(begun); took > 2*s.Config.Timeouts.Drain+2*time.Second {
+				t.Errorf("the gateway took %v to stop", took)
+			}
+			if n, open := g.Router.Stats().Requests, limits.open.Load(); n != 0 || open != 0 {
+				t.Errorf("%d requests are under way, %d leases are open", n, open)
+			}
+			if sum := g.Summary(1); sum.Outcome != dispatch.ClientLeft || sum.Reason != "slow_client" {
+				t.Errorf("summary %+v", sum)
+			}
+			g.WaitIdle()
+		})
+	}
 }

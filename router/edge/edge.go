@@ -137,8 +137,12 @@ func (r *Edge) Serve(ctx context.Context, ln net.Listener) error {
 		r.Exchanges.ShutDown()
 		err = nil
 	}
-	// Answers are on their way out: give them the time of one write, at most a second or so.
-	for i := 0; i < 100 && (r.Exchanges.Count() > 0 || late && clients.left() > 0); i++ {
+	// Answers are on their way out: give them the time of one write, at most a second or so. A client that has not read its answer by then
+	// would hold the request, and what was taken for it, for timeouts.write.
+	for i := 0; i < 200 && (r.Exchanges.Count() > 0 || late && clients.left() > 0); i++ {
+		if i == 100 {
+			clients.stopWriting()
+		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	if failed != nil {

@@ -100,13 +100,24 @@ func (l *listener) closeSilent(before time.Time) bool {
 // stopReading has every read on a connection that is open fail from now on as one that took too long: the HTTP server then
 // answers the request that it was reading.
 func (l *listener) stopReading() {
-	l.mu.Lock()
-	open := slices.Collect(maps.Keys(l.open))
-	l.mu.Unlock()
-	for _, a := range open {
+	for _, a := range l.all() {
 		a.ends.Store(true)
 		_ = a.Conn.SetReadDeadline(time.Now())
 	}
+}
+
+// stopWriting has every write that waits for its client fail as one that took too long.
+func (l *listener) stopWriting() {
+	for _, a := range l.all() {
+		_ = a.Conn.SetWriteDeadline(time.Now())
+	}
+}
+
+// all returns the connections that are open.
+func (l *listener) all() []*clientConn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.open))
 }
 
 // left returns how many connections are open.
