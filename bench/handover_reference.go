@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
-	"pdrouter/metadata"
+	"pdrouter/metadata/client"
 )
 
 // referenceSuite measures a hand-over over pdrouter's own plane, with KV that is really moved, between engines whose
@@ -193,13 +193,13 @@ func (f *gatewayFleet) prompt() []byte {
 
 // byHand makes both legs itself, at once, as the gateway does of connector kvplane.
 func (f *gatewayFleet) byHand(ctx context.Context) (handoverClient, error) {
-	client, err := metadata.NewClient(metadata.ClientConfig{URL: "http://" + f.agents}, metadata.TokenFile(filepath.Join(f.dir, f.engines[0].name+".token")), nil, nil)
+	c, err := client.New(client.Config{URL: "http://" + f.agents}, client.TokenFile(filepath.Join(f.dir, f.engines[0].name+".token")), nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	var params [2]string // prefill's leg, decode's
 	for i, peer := range []*gatewayEngine{f.engines[1], f.engines[0]} {
-		records, err := client.Engine(ctx, peer.name)
+		records, err := c.Engine(ctx, peer.name)
 		if err != nil {
 			return nil, err
 		}

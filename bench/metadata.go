@@ -13,6 +13,7 @@ import (
 	"pdrouter/auth/records"
 	"pdrouter/internal/redisdb"
 	"pdrouter/metadata"
+	"pdrouter/metadata/cache"
 	"pdrouter/metadata/handshake"
 	"pdrouter/metadata/redisstore"
 )
@@ -85,12 +86,12 @@ func (f *recordFleet) store() (*redisstore.Store, redisdb.Client, error) {
 }
 
 // cache returns a copy that follows a store of its own until the returned function is called, and has seen n engines.
-func (f *recordFleet) cache(n int) (*metadata.Cache, func(), error) {
+func (f *recordFleet) cache(n int) (*cache.Cache, func(), error) {
 	store, _, err := f.store()
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := metadata.NewCache(store, metadata.CacheConfig{Refresh: time.Hour}, nil, slog.New(slog.DiscardHandler))
+	c, err := cache.New(store, cache.Config{Refresh: time.Hour}, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -165,7 +166,7 @@ func engineNames() []string {
 }
 
 func (f *recordFleet) rows() ([]versus, error) {
-	cache, _, err := f.cache(fleetEngines) // it ends with the suite
+	local, _, err := f.cache(fleetEngines) // it ends with the suite
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +177,7 @@ func (f *recordFleet) rows() ([]versus, error) {
 		plain[name] = i
 	}
 	var found int
-	change, err := f.change(cache)
+	change, err := f.change(local)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +190,7 @@ func (f *recordFleet) rows() ([]versus, error) {
 			name: "lookup", unit: "ns", beside: "map and lock", goal: 1000, slice: 50 * time.Millisecond,
 			run: func(n int) error {
 				for i := range n {
-					if recs, ok := cache.Engine(names[i%len(names)]); !ok || len(recs) != fleetRanks {
+					if recs, ok := local.Engine(names[i%len(names)]); !ok || len(recs) != fleetRanks {
 						return fmt.Errorf("%w: %s has %d records", errVoid, names[i%len(names)], len(recs))
 					}
 				}
@@ -250,7 +251,7 @@ func (f *recordFleet) fetch(n int) error {
 }
 
 // change publishes at one gateway and waits for another.
-func (f *recordFleet) change(cache *metadata.Cache) (versus, error) {
+func (f *recordFleet) change(local *cache.Cache) (versus, error) {
 	_, db, err := f.store()
 	if err != nil {
 		return versus{}, err
@@ -267,7 +268,7 @@ func (f *recordFleet) change(cache *metadata.Cache) (versus, error) {
 			}
 			want, name := f.last, fmt.Sprintf("prefill-%d", i%fleetEngines)
 			for start := time.Now(); ; time.Sleep(50 * time.Microsecond) {
-				if recs, ok := cache.Engine(name); ok && recs[0].Published.Equal(want) {
+				if recs, ok := local.Engine(name); ok && recs[0].Published.Equal(want) {
 					break
 				}
 				if time.Since(start) > 10*time.Second {

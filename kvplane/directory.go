@@ -7,11 +7,12 @@ import (
 	"log/slog"
 
 	"pdrouter/metadata"
+	"pdrouter/metadata/client"
 )
 
 // PeerDirectory finds the peers of an engine's agents through the gateway.
 type PeerDirectory struct {
-	Records *metadata.Directory
+	Records *client.Directory
 	Own     string // name of the engine whose agents ask
 }
 

@@ -1,8 +1,6 @@
 package kvplane
 
-import (
-	"pdrouter/metadata"
-)
+import "pdrouter/metadata"
 
 // simMemory is one rank's memory. Each byte of KV stands for one head of one token of one plane of one layer and holds
 // a tag that says whose it is; addresses come from the formula of docs/kvplane.md and not from the plan.

@@ -1,4 +1,4 @@
-package metadata
+package metadata_test
 
 import (
 	"bytes"
@@ -9,16 +9,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vmihailenco/msgpack/v5"
-)
 
-func marshal(t testing.TB, rec Record) []byte {
-	t.Helper()
-	b, err := Marshal(rec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"pdrouter/internal/metadatatest"
+	"pdrouter/metadata"
+)
 
 // fields decodes a record into its fields, lets change edit them, and encodes them again.
 func fields(t testing.TB, b []byte, change func(map[string]any)) []byte {
@@ -36,16 +30,16 @@ func fields(t testing.TB, b []byte, change func(map[string]any)) []byte {
 }
 
 func TestCodecRoundTrip(t *testing.T) {
-	v := newFakeVoucher("gateway")
-	rec := record("prefill-0", 1<<63+5, 2, 1)
+	v := metadatatest.NewVoucher("gateway")
+	rec := metadatatest.Record("prefill-0", 1<<63+5, 2, 1)
 	rec.Published = rec.Published.In(time.FixedZone("x", 3600)) // the zone is not kept, the instant is
-	rec.Layout.Groups = []Group{{Window: 8, Layers: []int{0}}, {Layers: []int{1}}}
+	rec.Layout.Groups = []metadata.Group{{Window: 8, Layers: []int{0}}, {Layers: []int{1}}}
 	signed, err := rec.Sign(v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := marshal(t, signed)
-	got, err := UnmarshalSigned(b, v)
+	b := metadatatest.Marshal(t, signed)
+	got, err := metadata.UnmarshalSigned(b, v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +47,7 @@ func TestCodecRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(signed, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if !bytes.Equal(b, marshal(t, got)) {
+	if !bytes.Equal(b, metadatatest.Marshal(t, got)) {
 		t.Error("the same record gave other bytes")
 	}
 	if err := got.Verify(v); err != nil {
@@ -62,35 +56,37 @@ func TestCodecRoundTrip(t *testing.T) {
 }
 
 func TestSignatureCoversEveryField(t *testing.T) {
-	v := newFakeVoucher("gateway")
-	whole := record("prefill-0", 7, 2, 1)
+	v := metadatatest.NewVoucher("gateway")
+	whole := metadatatest.Record("prefill-0", 7, 2, 1)
 	whole.Key = make([]byte, 32)
 	signed, err := whole.Sign(v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, change := range map[string]func(*Record){
-		"engine":            func(r *Record) { r.Engine = "prefill-1" },
-		"generation":        func(r *Record) { r.Generation++ },
-		"rank":              func(r *Record) { r.Rank.TP = 0 },
-		"size":              func(r *Record) { r.Size.TP = 4 },
-		"blob":              func(r *Record) { r.Blob = []byte{1, 2, 4} },
-		"connector version": func(r *Record) { r.ConnectorVersion = "2" },
-		"doorbell":          func(r *Record) { r.Doorbell = "127.0.0.1:9" },
-		"region":            func(r *Record) { r.Layout.Regions = []Region{region(0), region(2)} },
-		"process":           func(r *Record) { r.Process.PID = 12 },
-		"key":               func(r *Record) { r.Key = append([]byte{1}, r.Key[1:]...) },
-		"no key":            func(r *Record) { r.Key = nil },
-		"expiry":            func(r *Record) { r.Expires = r.Expires.Add(time.Hour) },
-		"key id":            func(r *Record) { r.KeyID = "other" },
-		"signature":         func(r *Record) { r.Signature = append([]byte{1}, r.Signature[1:]...) },
+	for name, change := range map[string]func(*metadata.Record){
+		"engine":            func(r *metadata.Record) { r.Engine = "prefill-1" },
+		"generation":        func(r *metadata.Record) { r.Generation++ },
+		"rank":              func(r *metadata.Record) { r.Rank.TP = 0 },
+		"size":              func(r *metadata.Record) { r.Size.TP = 4 },
+		"blob":              func(r *metadata.Record) { r.Blob = []byte{1, 2, 4} },
+		"connector version": func(r *metadata.Record) { r.ConnectorVersion = "2" },
+		"doorbell":          func(r *metadata.Record) { r.Doorbell = "127.0.0.1:9" },
+		"region": func(r *metadata.Record) {
+			r.Layout.Regions = []metadata.Region{metadatatest.Region(0), metadatatest.Region(2)}
+		},
+		"process":   func(r *metadata.Record) { r.Process.PID = 12 },
+		"key":       func(r *metadata.Record) { r.Key = append([]byte{1}, r.Key[1:]...) },
+		"no key":    func(r *metadata.Record) { r.Key = nil },
+		"expiry":    func(r *metadata.Record) { r.Expires = r.Expires.Add(time.Hour) },
+		"key id":    func(r *metadata.Record) { r.KeyID = "other" },
+		"signature": func(r *metadata.Record) { r.Signature = append([]byte{1}, r.Signature[1:]...) },
 	} {
 		rec := signed
 		change(&rec)
 		if err := rec.Verify(v); err == nil {
 			t.Errorf("%s: a changed record verifies", name)
 		}
-		if _, err := UnmarshalSigned(marshal(t, rec), v); err == nil {
+		if _, err := metadata.UnmarshalSigned(metadatatest.Marshal(t, rec), v); err == nil {
 			t.Errorf("%s: changed bytes verify", name)
 		}
 	}
@@ -98,23 +94,23 @@ func TestSignatureCoversEveryField(t *testing.T) {
 
 // A record without a process is encoded as it was before records named one, so that its signature still holds.
 func TestRecordWithoutProcess(t *testing.T) {
-	rec := record("prefill-0", 7, 1, 0)
-	if bytes.Contains(marshal(t, rec), []byte("process")) {
+	rec := metadatatest.Record("prefill-0", 7, 1, 0)
+	if bytes.Contains(metadatatest.Marshal(t, rec), []byte("process")) {
 		t.Error("an unknown process is encoded")
 	}
-	rec.Process = Process{Boot: "7cdcf7bb-df11-4205-a15d-2011b9e5aa6b", Namespaces: "pid:[1] time:[2]", PID: 812, Started: 1 << 40}
-	got, err := Unmarshal(marshal(t, rec))
+	rec.Process = metadata.Process{Boot: "7cdcf7bb-df11-4205-a15d-2011b9e5aa6b", Namespaces: "pid:[1] time:[2]", PID: 812, Started: 1 << 40}
+	got, err := metadata.Unmarshal(metadatatest.Marshal(t, rec))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(rec.Process, got.Process); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	for _, bad := range []Process{
-		{Boot: strings.Repeat("b", MaxText+1)}, {Namespaces: strings.Repeat("n", MaxText+1)}, {PID: -1}, {PID: 1 << 40},
+	for _, bad := range []metadata.Process{
+		{Boot: strings.Repeat("b", metadata.MaxText+1)}, {Namespaces: strings.Repeat("n", metadata.MaxText+1)}, {PID: -1}, {PID: 1 << 40},
 	} {
 		rec.Process = bad
-		if _, err := Unmarshal(marshal(t, rec)); err == nil || !strings.Contains(err.Error(), "process.") {
+		if _, err := metadata.Unmarshal(metadatatest.Marshal(t, rec)); err == nil || !strings.Contains(err.Error(), "process.") {
 			t.Errorf("%.60v: %v; want it refused", bad, err)
 		}
 	}
@@ -122,9 +118,9 @@ func TestRecordWithoutProcess(t *testing.T) {
 
 // A newer version of this program may add fields: they pass, and the signature covers them.
 func TestUnknownFieldsPassAndAreSigned(t *testing.T) {
-	v := newFakeVoucher("gateway")
-	newer := fields(t, marshal(t, record("prefill-0", 7, 1, 0)), func(m map[string]any) { m["future"] = map[string]any{"x": 1} })
-	payload, err := signedPart(newer)
+	v := metadatatest.NewVoucher("gateway")
+	newer := fields(t, metadatatest.Marshal(t, metadatatest.Record("prefill-0", 7, 1, 0)), func(m map[string]any) { m["future"] = map[string]any{"x": 1} })
+	payload, err := metadata.SignedPart(newer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,9 +129,9 @@ func TestUnknownFieldsPassAndAreSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The fields are edited in the bytes: a map is encoded in no fixed order.
-	signed := replaceField(t, newer, "kid", kid)
-	signed = replaceField(t, signed, "sig", sig)
-	rec, err := UnmarshalSigned(signed, v)
+	signed := metadata.ReplaceField(t, newer, "kid", kid)
+	signed = metadata.ReplaceField(t, signed, "sig", sig)
+	rec, err := metadata.UnmarshalSigned(signed, v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,51 +139,22 @@ func TestUnknownFieldsPassAndAreSigned(t *testing.T) {
 		t.Errorf("got engine %s, key %s", rec.Engine, rec.KeyID)
 	}
 	other := bytes.Replace(signed, []byte("future"), []byte("suture"), 1)
-	if _, err := UnmarshalSigned(other, v); err == nil {
+	if _, err := metadata.UnmarshalSigned(other, v); err == nil {
 		t.Error("a changed unknown field verifies")
 	}
 }
 
-// replaceField replaces the value of one field and leaves all other bytes as they are.
-func replaceField(t *testing.T, b []byte, name string, value any) []byte {
-	t.Helper()
-	s := scanner{b: b}
-	n, err := s.mapHead()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range n {
-		key, err := s.text()
-		if err != nil {
-			t.Fatal(err)
-		}
-		start := s.pos
-		if err := s.value(1); err != nil {
-			t.Fatal(err)
-		}
-		if key == name {
-			enc, err := msgpack.Marshal(value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return bytes.Join([][]byte{b[:start], enc, b[s.pos:]}, nil)
-		}
-	}
-	t.Fatalf("no field %s", name)
-	return nil
-}
-
 func TestUnmarshalRefuses(t *testing.T) {
-	good := marshal(t, record("prefill-0", 7, 1, 0))
+	good := metadatatest.Marshal(t, metadatatest.Record("prefill-0", 7, 1, 0))
 	set := func(name string, v any) []byte {
 		return fields(t, good, func(m map[string]any) { m[name] = v })
 	}
 	layout := func(name string, v any) []byte {
 		return fields(t, good, func(m map[string]any) { m["layout"].(map[string]any)[name] = v })
 	}
-	regions := make([]Region, MaxRegions+1)
+	regions := make([]metadata.Region, metadata.MaxRegions+1)
 	for i := range regions {
-		regions[i] = region(i)
+		regions[i] = metadatatest.Region(i)
 	}
 	for name, c := range map[string]struct {
 		b    []byte
@@ -196,34 +163,34 @@ func TestUnmarshalRefuses(t *testing.T) {
 		"nothing":            {nil, "middle of a value"},
 		"truncated":          {good[:len(good)-1], "middle of a value"},
 		"trailing":           {append(bytes.Clone(good), 0), "after the end"},
-		"too large":          {make([]byte, MaxRecordBytes+1), "bytes; want at most"},
+		"too large":          {make([]byte, metadata.MaxRecordBytes+1), "bytes; want at most"},
 		"not a map":          {[]byte{0x93, 1, 2, 3}, "not a map"},
 		"huge array":         {[]byte{0x81, 0xa1, 'x', 0xdd, 0xff, 0xff, 0xff, 0xff}, "elements; want at most"},
 		"huge string":        {[]byte{0x81, 0xa1, 'x', 0xdb, 0xff, 0xff, 0xff, 0xff}, "middle of a value"},
 		"deep":               {append([]byte{0x81, 0xa1, 'x'}, append(bytes.Repeat([]byte{0x91}, 100), 0xc0)...), "nested deeper"},
 		"doubled field":      {[]byte{0x82, 0xa1, 'v', 1, 0xa1, 'v', 1}, "occurs twice"},
-		"newer version":      {set("v", RecordVersion+1), "version is 2; want 1"},
+		"newer version":      {set("v", metadata.RecordVersion+1), "version is 2; want 1"},
 		"no version":         {[]byte{0x80}, "version is 0; want 1"},
 		"version is text":    {set("v", "1"), "msgpack"},
 		"name with a slash":  {set("engine", "a/b"), "engine name"},
 		"long name":          {set("engine", strings.Repeat("a", 129)), "engine name"},
 		"no generation":      {set("generation", 0), "generation is 0"},
 		"unknown role":       {set("role", "router"), "role is"},
-		"rank out of size":   {set("rank", Rank{TP: 1}), "rank is 0/0/1"},
-		"size of 0":          {set("size", Rank{}), "size is 0/0/0"},
-		"huge size":          {set("size", Rank{DP: 1 << 20, PP: 1 << 20, TP: 1 << 40}), "size is"},
-		"long text":          {set("agent", strings.Repeat("a", MaxText+1)), "agent has 513 bytes"},
-		"long blob":          {set("blob", make([]byte, MaxBlob+1)), "blob has"},
+		"rank out of size":   {set("rank", metadata.Rank{TP: 1}), "rank is 0/0/1"},
+		"size of 0":          {set("size", metadata.Rank{}), "size is 0/0/0"},
+		"huge size":          {set("size", metadata.Rank{DP: 1 << 20, PP: 1 << 20, TP: 1 << 40}), "size is"},
+		"long text":          {set("agent", strings.Repeat("a", metadata.MaxText+1)), "agent has 513 bytes"},
+		"long blob":          {set("blob", make([]byte, metadata.MaxBlob+1)), "blob has"},
 		"many regions":       {marshalLoosely(t, layout("regions", regions)), "regions; want at most"},
-		"region beyond":      {layout("regions", []Region{{Planes: 1, Blocks: 1 << 30, Length: 1 << 16, BlockStride: 1 << 12}}), "do not fit"},
-		"region wraps":       {layout("regions", []Region{{Planes: 1, Blocks: 1, Base: ^uint64(0), Length: 2}}), "no stretch of memory"},
-		"negative layer":     {layout("regions", []Region{{Layer: -1, Planes: 1, Blocks: 1, Length: 1}}), "layer is -1"},
+		"region beyond":      {layout("regions", []metadata.Region{{Planes: 1, Blocks: 1 << 30, Length: 1 << 16, BlockStride: 1 << 12}}), "do not fit"},
+		"region wraps":       {layout("regions", []metadata.Region{{Planes: 1, Blocks: 1, Base: ^uint64(0), Length: 2}}), "no stretch of memory"},
+		"negative layer":     {layout("regions", []metadata.Region{{Layer: -1, Planes: 1, Blocks: 1, Length: 1}}), "layer is -1"},
 		"unknown order":      {layout("order", "x"), "order is"},
 		"uneven block":       {layout("physical_per_logical", 0), ""}, // an unknown field: passes
 		"uneven kernel":      {layout("physical", 3), "block_tokens is 4"},
 		"bytes for a string": {set("engine", 5), "msgpack"},
 	} {
-		_, err := Unmarshal(c.b)
+		_, err := metadata.Unmarshal(c.b)
 		if c.want == "" {
 			if err != nil {
 				t.Errorf("%s: got %v; want none", name, err)
@@ -239,11 +206,11 @@ func TestUnmarshalRefuses(t *testing.T) {
 // marshalLoosely returns b if it is within the size bound: the test is about the number of regions.
 func marshalLoosely(t *testing.T, b []byte) []byte {
 	t.Helper()
-	if len(b) <= MaxRecordBytes {
+	if len(b) <= metadata.MaxRecordBytes {
 		return b
 	}
 	return fields(t, b, func(m map[string]any) {
-		small := make([]map[string]int, MaxRegions+1)
+		small := make([]map[string]int, metadata.MaxRegions+1)
 		for i := range small {
 			small[i] = map[string]int{"planes": 1, "blocks": 1, "length": 1}
 		}
@@ -252,22 +219,22 @@ func marshalLoosely(t *testing.T, b []byte) []byte {
 }
 
 func FuzzUnmarshal(f *testing.F) {
-	v := newFakeVoucher("gateway")
-	signed, err := record("prefill-0", 7, 2, 1).Sign(v)
+	v := metadatatest.NewVoucher("gateway")
+	signed, err := metadatatest.Record("prefill-0", 7, 2, 1).Sign(v)
 	if err != nil {
 		f.Fatal(err)
 	}
-	own := agentKey("prefill-0")
-	byAgent := bound(f, v, record("prefill-0", 7, 2, 1), own)
-	f.Add(marshal(f, signed))
-	f.Add(marshal(f, byAgent))
-	f.Add(marshal(f, signAs(f, record("prefill-0", 7, 2, 1), own)))
-	f.Add(fields(f, marshal(f, byAgent), func(m map[string]any) { m["future"] = 1 }))
+	own := metadatatest.AgentKey("prefill-0")
+	byAgent := metadatatest.Bound(f, v, metadatatest.Record("prefill-0", 7, 2, 1), own)
+	f.Add(metadatatest.Marshal(f, signed))
+	f.Add(metadatatest.Marshal(f, byAgent))
+	f.Add(metadatatest.Marshal(f, metadatatest.SignAs(f, metadatatest.Record("prefill-0", 7, 2, 1), own)))
+	f.Add(fields(f, metadatatest.Marshal(f, byAgent), func(m map[string]any) { m["future"] = 1 }))
 	f.Add([]byte{0x80})
 	f.Add([]byte{0x81, 0xa4, 'b', 'l', 'o', 'b', 0xc6, 0xff, 0xff, 0xff, 0xff})
 	f.Add([]byte{0x81, 0xa9, 'p', 'u', 'b', 'l', 'i', 's', 'h', 'e', 'd', 0xc7, 5, 0xff, 1, 2, 3, 4, 5})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		rec, err := Unmarshal(b)
+		rec, err := metadata.Unmarshal(b)
 		if err != nil {
 			return
 		}
@@ -276,26 +243,26 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 		plain := rec
 		plain.Encoded = nil // as this version encodes it
-		again, err := Unmarshal(marshal(t, plain))
+		again, err := metadata.Unmarshal(metadatatest.Marshal(t, plain))
 		if err != nil {
 			t.Fatalf("what was accepted is refused after encoding: %v", err)
 		}
 		if diff := cmp.Diff(plain, again); diff != "" {
 			t.Fatalf("(-first +second):\n%s", diff)
 		}
-		other := rec.withBinding([]byte("word"))
-		if back := other.withBinding(rec.Binding); other.Encoded != nil {
-			x, err1 := signedPart(other.Encoded)
-			y, err2 := signedPart(back.Encoded)
+		other := rec.WithBinding([]byte("word"))
+		if back := other.WithBinding(rec.Binding); other.Encoded != nil {
+			x, err1 := metadata.SignedPart(other.Encoded)
+			y, err2 := metadata.SignedPart(back.Encoded)
 			if err1 != nil || err2 != nil || !bytes.Equal(x, y) && len(rec.Binding) > 0 {
 				t.Fatalf("a binding changes what is signed: %v, %v", err1, err2)
 			}
 		}
-		if _, err := UnmarshalSigned(b, v); err == nil {
+		if _, err := metadata.UnmarshalSigned(b, v); err == nil {
 			if !bytes.Contains(b, rec.Signature) || len(rec.Signature) == 0 {
 				t.Fatal("verified without a signature")
 			}
-			if len(rec.Binding) > 0 && rec.KeyID != thumbprint(public(own)) {
+			if len(rec.Binding) > 0 && rec.KeyID != metadatatest.KeyID(t, own) {
 				t.Fatal("verified by a key that nobody bound")
 			}
 		}
@@ -304,7 +271,7 @@ func FuzzUnmarshal(f *testing.F) {
 
 // TestCheckAgent: the names that a rank's agents have, and no others.
 func TestCheckAgent(t *testing.T) {
-	r := Record{Incarnation: Incarnation{Engine: "p", Generation: 26}, Rank: Rank{PP: 1, TP: 2}}
+	r := metadata.Record{Incarnation: metadata.Incarnation{Engine: "p", Generation: 26}, Rank: metadata.Rank{PP: 1, TP: 2}}
 	for agent, want := range map[string]bool{
 		"p@1a/0/1/2": true, "p@1a/0/1/2#2": true, "p@1a/0/1/2#31": true,
 		"": false, "p@1a/0/1/2#": false, "p@1a/0/1/2#1": false, "p@1a/0/1/2#02": false, "p@1a/0/1/2#+2": false,

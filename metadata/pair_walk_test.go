@@ -1,9 +1,12 @@
-package metadata
+package metadata_test
 
 import (
 	"errors"
 	"math/rand/v2"
 	"testing"
+
+	"pdrouter/internal/metadatatest"
+	"pdrouter/metadata"
 )
 
 // TestPairableProperty compares Pairable with the rules as sentences over what was drawn, not over the records: each of
@@ -33,12 +36,12 @@ func TestPairableProperty(t *testing.T) {
 		}
 		return s
 	}
-	publish := func(rng *rand.Rand, name string, role Role, s shape) []Record {
-		var recs []Record
+	publish := func(rng *rand.Rand, name string, role metadata.Role, s shape) []metadata.Record {
+		var recs []metadata.Record
 		for dp := range s.dp {
 			for tp := range s.tp {
-				r := record(name, 7, s.tp, tp)
-				r.Role, r.Rank, r.Size = role, Rank{DP: dp, TP: tp}, Rank{DP: s.dp, PP: 1, TP: s.tp}
+				r := metadatatest.Record(name, 7, s.tp, tp)
+				r.Role, r.Rank, r.Size = role, metadata.Rank{DP: dp, TP: tp}, metadata.Rank{DP: s.dp, PP: 1, TP: s.tp}
 				r.Connector, r.Compatibility, r.ConnectorVersion = s.connector, s.digest, s.protocol
 				r.Layout.Heads, r.Layout.BlockTokens, r.Layout.Physical = s.heads, s.tokens, 1
 				recs = append(recs, r)
@@ -57,9 +60,9 @@ func TestPairableProperty(t *testing.T) {
 		p, d := draw(rng), draw(rng)
 		want := !p.lost && !d.lost && p.connector != "" && p.connector == d.connector && p.digest == d.digest &&
 			(p.protocol == d.protocol || p.protocol == "" || d.protocol == "") && whole(p.tp, d.tp) && p.heads == d.heads && whole(p.heads, p.tp) && whole(d.heads, d.tp) && whole(p.tokens, d.tokens)
-		err := Pairable(publish(rng, "prefill-0", Prefill, p), publish(rng, "decode-0", Decode, d))
-		var why *Unpairable
-		if (err == nil) != want || err != nil && (!errors.As(err, &why) || why.Reason == 0 || why.Reason >= pairReasons || why.Text == "") {
+		err := metadata.Pairable(publish(rng, "prefill-0", metadata.Prefill, p), publish(rng, "decode-0", metadata.Decode, d))
+		var why *metadata.Unpairable
+		if (err == nil) != want || err != nil && (!errors.As(err, &why) || why.Reason == 0 || why.Reason >= metadata.PairReasons || why.Text == "") {
 			t.Fatalf("seed %d: %+v with %+v: %v; want pairable: %t", seed, p, d, err, want)
 		}
 		seen[want]++
@@ -67,7 +70,7 @@ func TestPairableProperty(t *testing.T) {
 	if seen[true] < 100 || seen[false] < 100 {
 		t.Errorf("%v: one answer is hardly ever drawn", seen)
 	}
-	for r := range pairReasons {
+	for r := range metadata.PairReasons {
 		if (r.String() == "") != (r == 0) || r.String() == "unknown" {
 			t.Errorf("reason %d has no word", r)
 		}

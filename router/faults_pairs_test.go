@@ -9,6 +9,8 @@ import (
 
 	"pdrouter/internal/routertest"
 	"pdrouter/metadata"
+	"pdrouter/metadata/cache"
+	"pdrouter/metadata/store"
 	"pdrouter/policies"
 	"pdrouter/router"
 	"pdrouter/router/config"
@@ -75,10 +77,10 @@ func TestFault45Unpairable(t *testing.T) {
 				if parts.Planner = nil; c.refuse {
 					parts.Planner = refusing(t)
 				}
-				store := metadata.NewMemory()
+				records := store.NewMemory()
 				put := func(recs ...metadata.Record) {
 					for _, r := range recs {
-						if err := store.Put(t.Context(), r); err != nil {
+						if err := records.Put(t.Context(), r); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -88,7 +90,7 @@ func TestFault45Unpairable(t *testing.T) {
 				if c.prefills == 2 {
 					put(published("prefill-1", metadata.Prefill, 101, 1, 0))
 				}
-				g := startOver(t, store, s.Config, parts)
+				g := startOver(t, records, s.Config, parts)
 				routertest.Eventually(t, "the reason is known", func() bool {
 					p := g.Router.Stats().Pairs
 					return p[0].Reason == row.reason && !p[0].Pairable && !p[0].Warm && p[0].Why != "" && (c.prefills == 1 || p[1].Warm)
@@ -118,15 +120,15 @@ func TestFault45Unpairable(t *testing.T) {
 func startOver(t *testing.T, store metadata.Store, cfg config.Config, parts router.Parts) *routertest.Gateway {
 	t.Helper()
 	var g *routertest.Gateway
-	cache, err := metadata.NewCache(store, metadata.CacheConfig{}, func(engine string) { g.Router.Renewed(engine) }, slog.New(slog.DiscardHandler))
+	local, err := cache.New(store, cache.Config{}, func(engine string) { g.Router.Renewed(engine) }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts.Records = cache
+	parts.Records = local
 	g = routertest.Start(t, cfg, parts)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = cache.Run(ctx) })
+	running.Go(func() { _ = local.Run(ctx) })
 	t.Cleanup(func() { cancel(); running.Wait() })
 	return g
 }

@@ -14,6 +14,8 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/metadata"
+	"pdrouter/metadata/routes"
+	"pdrouter/metadata/store"
 )
 
 // TestFault41MetadataRefusalsAlike: a token that lacks a right, one of another engine, one of another role and one whose
@@ -40,8 +42,8 @@ func TestFault41MetadataRefusalsAlike(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	h, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{
-		Store: metadata.NewMemory(), Authorizer: agentsAuthorizer(agents), Log: slog.New(slog.NewJSONHandler(&log, nil)),
+	h, err := routes.New(routes.Config{}, routes.Parts{
+		Store: store.NewMemory(), Authorizer: agentsAuthorizer(agents), Log: slog.New(slog.NewJSONHandler(&log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)

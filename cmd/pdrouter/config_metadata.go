@@ -6,7 +6,8 @@ import (
 	"strconv"
 
 	"pdrouter/internal/redisdb"
-	"pdrouter/metadata"
+	"pdrouter/metadata/cache"
+	"pdrouter/metadata/routes"
 )
 
 // element returns the dotted key of a list's element.
@@ -14,10 +15,10 @@ func element(list string, i int) string { return list + "[" + strconv.Itoa(i) + 
 
 // metadataConfig says where the records of the engines' ranks are kept.
 type metadataConfig struct {
-	Store  string                 `yaml:"store"`  // memory (default; one gateway) or redis (shared by several)
-	Redis  redisdb.Config         `yaml:"redis"`  // for store redis
-	Cache  metadata.CacheConfig   `yaml:"cache"`  // this gateway's own copy
-	Routes metadata.HandlerConfig `yaml:"routes"` // what agents may publish
+	Store  string         `yaml:"store"`  // memory (default; one gateway) or redis (shared by several)
+	Redis  redisdb.Config `yaml:"redis"`  // for store redis
+	Cache  cache.Config   `yaml:"cache"`  // this gateway's own copy
+	Routes routes.Config  `yaml:"routes"` // what agents may publish
 }
 
 func (m metadataConfig) withDefaults() metadataConfig {

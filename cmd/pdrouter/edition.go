@@ -13,7 +13,8 @@ import (
 	"slices"
 
 	"pdrouter/auth"
-	"pdrouter/metadata"
+	"pdrouter/metadata/client"
+	"pdrouter/metadata/routes"
 	"pdrouter/router"
 	"pdrouter/router/config"
 )
@@ -167,7 +168,7 @@ func (g *gateway) partsOf(e *edition, merged config.Config) router.Parts {
 	}
 	parts.Limits = clientLimits{g.limiter, e.l.Tenants}
 	if file := e.l.Auth.ControlTokenFile; file != "" {
-		parts.Token = metadata.TokenFile(file)
+		parts.Token = client.TokenFile(file)
 	}
 	return parts
 }
@@ -205,10 +206,10 @@ func (g *gateway) settle(e, old *edition) {
 }
 
 // authorizeAgent asks whoever the present edition lets in.
-func (g *gateway) authorizeAgent(r *http.Request, want metadata.Access) (metadata.Caller, error) {
+func (g *gateway) authorizeAgent(r *http.Request, want routes.Access) (routes.Caller, error) {
 	agents, _ := g.present.Load().agents.who.(*auth.Agents)
 	if agents == nil { // the listener is closed to others than those who had connected before
-		return metadata.Caller{}, &auth.Error{Code: auth.InvalidToken, Err: errors.New("auth.agents has no keys")}
+		return routes.Caller{}, &auth.Error{Code: auth.InvalidToken, Err: errors.New("auth.agents has no keys")}
 	}
 	return agentsAuthorizer(agents).Authorize(r, want)
 }

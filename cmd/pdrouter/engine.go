@@ -16,11 +16,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdrouter/internal/refengine"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/control"
 	"pdrouter/metadata"
-
-	"pdrouter/internal/refengine"
+	"pdrouter/metadata/client"
 )
 
 func mockEngineCommand() *cobra.Command {
@@ -75,7 +75,7 @@ type engineProcess struct {
 	transport *kvplane.Transports
 	gpus      *gpus // nil: KV lies in the host's memory
 	engine    *refengine.Engine
-	publisher *metadata.Publisher   // nil without a gateway
+	publisher *client.Publisher     // nil without a gateway
 	peers     kvplane.PeerDirectory // unused without a gateway
 	events    *control.Broadcaster
 	authorize func(*http.Request) error
@@ -117,15 +117,15 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 	if err != nil {
 		return nil, err
 	}
-	client, err := o.client(records)
+	gateway, err := o.client(records)
 	if err != nil {
 		return nil, err
 	}
 	if p.transport, err = kvplane.OpenTransports(o.transport, p.gpus != nil, log); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
-	p.peers = kvplane.PeerDirectory{Records: client.Directory(), Own: o.cfg.Name}
-	var publisher atomic.Pointer[metadata.Publisher]
+	p.peers = kvplane.PeerDirectory{Records: gateway.Directory(), Own: o.cfg.Name}
+	var publisher atomic.Pointer[client.Publisher]
 	o.cfg.Plane = refengine.Plane{
 		Republish: func(rec metadata.Record) {
 			to := publisher.Load()
@@ -151,7 +151,7 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 	if p.engine, err = refengine.New(o.cfg); err != nil {
 		return nil, err
 	}
-	p.publisher, err = metadata.NewPublisher(client, metadata.PublisherConfig{}, log, p.engine.Records()...)
+	p.publisher, err = client.NewPublisher(gateway, client.PublisherConfig{}, log, p.engine.Records()...)
 	publisher.Store(p.publisher)
 	return p, err
 }

@@ -15,6 +15,7 @@ import (
 	"pdrouter/internal/refengine"
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
+	"pdrouter/metadata/client"
 )
 
 // engineOptions are the flags of pdrouter mock-engine.
@@ -101,7 +102,7 @@ func (o engineOptions) validate() error {
 	case o.gateway != "" && o.tokenFile == "":
 		errs = append(errs, errors.New("engine: --token-file is missing; the gateway asks for a token"))
 	case o.gateway != "":
-		if _, err := metadata.TokenFile(o.tokenFile)(); err != nil {
+		if _, err := client.TokenFile(o.tokenFile)(); err != nil {
 			errs = append(errs, fmt.Errorf("engine: --token-file: %w", err))
 		}
 	}
@@ -156,14 +157,14 @@ func (o engineOptions) records(files *reloads) (*records.Records, error) {
 }
 
 // client speaks to the gateway's metadata routes. Without a checker it believes the gateway what it answers.
-func (o engineOptions) client(checker *records.Records) (*metadata.Client, error) {
+func (o engineOptions) client(checker *records.Records) (*client.Client, error) {
 	var trust metadata.Voucher
 	if checker != nil {
 		trust = checker
 	}
-	client, err := metadata.NewClient(metadata.ClientConfig{URL: o.gateway}, metadata.TokenFile(o.tokenFile), trust, nil)
+	c, err := client.New(client.Config{URL: o.gateway}, client.TokenFile(o.tokenFile), trust, nil)
 	if err != nil || o.signKey == "" {
-		return client, err
+		return c, err
 	}
 	key, err := keys.Load(o.signKey)
 	if err != nil {
@@ -173,6 +174,6 @@ func (o engineOptions) client(checker *records.Records) (*metadata.Client, error
 	if err != nil {
 		return nil, fmt.Errorf("engine: --sign-key: %w", err)
 	}
-	client.SignWith(signer)
-	return client, nil
+	c.SignWith(signer)
+	return c, nil
 }

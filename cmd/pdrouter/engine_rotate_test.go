@@ -15,6 +15,8 @@ import (
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
 	"pdrouter/metadata"
+	"pdrouter/metadata/client"
+	"pdrouter/metadata/routes"
 )
 
 // TestRecordKeyRotatesUnderRunningEngines changes the key that a gateway signs records with, step by step, under two engines
@@ -52,8 +54,8 @@ func TestRecordKeyRotatesUnderRunningEngines(t *testing.T) {
 	next, nextPublic := key("next")
 	oldFile := trust(oldPublic)
 
-	var routes atomic.Pointer[metadata.Handler]
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { routes.Load().ServeHTTP(w, r) }))
+	var handler atomic.Pointer[routes.Handler]
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.Load().ServeHTTP(w, r) }))
 	t.Cleanup(server.Close)
 	gateway := func(own *keys.Key, others ...*keys.Key) {
 		keys, err := keys.Trust(append([]*keys.Key{own}, others...)...)
@@ -72,17 +74,17 @@ func TestRecordKeyRotatesUnderRunningEngines(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{
+		h, err := routes.New(routes.Config{}, routes.Parts{
 			Store: p.store, Authorizer: agentsAuthorizer(agents), Voucher: records, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		routes.Store(h)
+		handler.Store(h)
 	}
 
 	type running struct {
-		client *metadata.Client
+		client *client.Client
 		files  reloads
 		rec    metadata.Record
 	}

@@ -21,19 +21,21 @@ import (
 	"pdrouter/auth/keys"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/control"
-	"pdrouter/metadata"
+	"pdrouter/metadata/cache"
+	"pdrouter/metadata/routes"
+	"pdrouter/metadata/store"
 )
 
 // plant is a gateway's agents' listener and what its engines need to speak to it.
 type plant struct {
 	dir, url, public string
 	key              *keys.Key
-	store            *metadata.Memory
+	store            *store.Memory
 }
 
 func newPlant(t *testing.T) *plant {
 	t.Helper()
-	p := &plant{dir: t.TempDir(), store: metadata.NewMemory()}
+	p := &plant{dir: t.TempDir(), store: store.NewMemory()}
 	var err error
 	if p.key, err = keys.Generate(keys.EdDSA); err != nil {
 		t.Fatal(err)
@@ -50,11 +52,11 @@ func newPlant(t *testing.T) *plant {
 		t.Fatal(err)
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	local, err := metadata.NewCache(p.store, metadata.CacheConfig{}, nil, quiet)
+	local, err := cache.New(p.store, cache.Config{}, nil, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{Store: p.store, Copy: local, Authorizer: agentsAuthorizer(agents), Log: quiet})
+	h, err := routes.New(routes.Config{}, routes.Parts{Store: p.store, Copy: local, Authorizer: agentsAuthorizer(agents), Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,22 +3,23 @@ package main
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pdrouter/metadata"
+	"pdrouter/metadata/cache"
+	"pdrouter/metadata/routes"
 )
 
 // metadataMetrics reads what the local copy of the records, its store and the watches have counted whenever somebody
 // scrapes.
 type metadataMetrics struct {
-	cache       func() metadata.CacheStats
-	watches     func() metadata.WatchStats // nil without an agents' listener
-	quarantined func() uint64              // nil for a store that nobody else writes to
+	cache       func() cache.Stats
+	watches     func() routes.WatchStats // nil without an agents' listener
+	quarantined func() uint64            // nil for a store that nobody else writes to
 
 	engines, age, behind, records, failures *prometheus.Desc
 	subscriptions, deaf, suspect            *prometheus.Desc
 	watching, syncs                         *prometheus.Desc
 }
 
-func newMetadataMetrics(cache func() metadata.CacheStats, watches func() metadata.WatchStats, quarantined func() uint64) *metadataMetrics {
+func newMetadataMetrics(cache func() cache.Stats, watches func() routes.WatchStats, quarantined func() uint64) *metadataMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("pdrouter_"+name, help, labels, nil)
 	}

@@ -18,16 +18,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"pdrouter/auth"
-	"pdrouter/metadata"
+	"pdrouter/metadata/cache"
+	"pdrouter/metadata/routes"
 )
 
 func TestMetadataMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(newMetadataMetrics(
-		func() metadata.CacheStats {
-			return metadata.CacheStats{Engines: 1, Behind: true, Age: 1500 * time.Millisecond, Reads: 99, Records: 2, Watches: 3, Deaf: 4, Failures: 5}
+		func() cache.Stats {
+			return cache.Stats{Engines: 1, Behind: true, Age: 1500 * time.Millisecond, Reads: 99, Records: 2, Watches: 3, Deaf: 4, Failures: 5}
 		},
-		func() metadata.WatchStats { return metadata.WatchStats{Open: 6, Lost: 7, Slow: 8} },
+		func() routes.WatchStats { return routes.WatchStats{Open: 6, Lost: 7, Slow: 8} },
 		func() uint64 { return 9 },
 	))
 	want := `

@@ -19,7 +19,10 @@ import (
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/shared"
 	"pdrouter/metadata"
+	"pdrouter/metadata/cache"
 	"pdrouter/metadata/redisstore"
+	"pdrouter/metadata/routes"
+	"pdrouter/metadata/store"
 	"pdrouter/router"
 )
 
@@ -97,7 +100,7 @@ type gateway struct {
 	logs   *logs // what log goes by; nil: it does not change
 	router *router.Router
 	parts  router.Parts // of the router, but for what is the edition's
-	cache  *metadata.Cache
+	cache  *cache.Cache
 	store  metadata.Store
 	redis  redisdb.Client // nil if none is configured
 
@@ -121,7 +124,7 @@ type gateway struct {
 
 	clients, agents, operations, admins *door
 	asked                               atomic.Bool // somebody looks whether this gateway is ready
-	agentRoutes                         *metadata.Handler
+	agentRoutes                         *routes.Handler
 	operationRoutes                     http.Handler
 }
 
@@ -147,7 +150,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	if records != nil {
 		voucher = records
 	}
-	g.store = metadata.NewMemory()
+	g.store = store.NewMemory()
 	if l.Metadata.Store == "redis" {
 		redisdb.LogTo(log)
 		if g.redis, err = redisdb.Open(l.Metadata.Redis); err != nil {
@@ -156,7 +159,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 		g.store = redisstore.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, voucher, log)
 	}
 	renewed := func(engine string) { g.router.Renewed(engine) } // the cache runs only when the router is there
-	if g.cache, err = metadata.NewCache(g.store, l.Metadata.Cache, renewed, log); err != nil {
+	if g.cache, err = cache.New(g.store, l.Metadata.Cache, renewed, log); err != nil {
 		return nil, err
 	}
 	if records != nil {
@@ -198,8 +201,8 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 
 // routes makes what the agents' and the operations' listener serve.
 func (g *gateway) routes(l *loaded, voucher metadata.Voucher, meters *metrics) (err error) {
-	g.agentRoutes, err = metadata.NewHandler(l.Metadata.Routes, metadata.HandlerParts{
-		Store: g.store, Copy: g.cache, Authorizer: metadata.AuthorizerFunc(g.authorizeAgent), Voucher: voucher, Pairs: g.router.Pairs,
+	g.agentRoutes, err = routes.New(l.Metadata.Routes, routes.Parts{
+		Store: g.store, Copy: g.cache, Authorizer: routes.AuthorizerFunc(g.authorizeAgent), Voucher: voucher, Pairs: g.router.Pairs,
 		Paired: g.router.Paired, Refused: meters.refusedAgent, Log: g.log,
 	})
 	if err != nil {

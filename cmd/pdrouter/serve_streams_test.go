@@ -9,19 +9,21 @@ import (
 	"strings"
 	"testing"
 
-	"pdrouter/metadata"
+	"pdrouter/metadata/cache"
+	"pdrouter/metadata/routes"
+	"pdrouter/metadata/store"
 )
 
 // A watch ends as a whole answer when the gateway stops: it is told to end, not cut when the time of others is over.
 func TestWatchesEndWhenTheGatewayStops(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	anybody := metadata.AuthorizerFunc(func(*http.Request, metadata.Access) (metadata.Caller, error) { return metadata.Caller{}, nil })
-	store := metadata.NewMemory()
-	local, err := metadata.NewCache(store, metadata.CacheConfig{}, nil, log)
+	anybody := routes.AuthorizerFunc(func(*http.Request, routes.Access) (routes.Caller, error) { return routes.Caller{}, nil })
+	s := store.NewMemory()
+	local, err := cache.New(s, cache.Config{}, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{Store: store, Copy: local, Authorizer: anybody, Log: log})
+	h, err := routes.New(routes.Config{}, routes.Parts{Store: s, Copy: local, Authorizer: anybody, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,9 @@ import (
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
 	"pdrouter/metadata"
+	"pdrouter/metadata/client"
+	"pdrouter/metadata/routes"
+	"pdrouter/metadata/store"
 )
 
 // call runs a subcommand and returns what it printed.
@@ -149,16 +152,16 @@ func TestAgentsAuthorizerOverTheRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{Store: metadata.NewMemory(), Authorizer: agentsAuthorizer(agents), Voucher: records, Log: slog.New(slog.DiscardHandler)})
+	h, err := routes.New(routes.Config{}, routes.Parts{Store: store.NewMemory(), Authorizer: agentsAuthorizer(agents), Voucher: records, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	srv := httptest.NewServer(h)
 	defer srv.Close()
-	client := func(engine, role string) *metadata.Client {
+	agent := func(engine, role string) *client.Client {
 		token := strings.TrimSpace(call(t, "token", "mint", "--key", private, "--audience", "pdrouter-metadata", "--subject", engine,
 			"--engine", engine, "--role", role, "--scope", "write read"))
-		c, err := metadata.NewClient(metadata.ClientConfig{URL: srv.URL}, func() (string, error) { return token, nil }, records, nil)
+		c, err := client.New(client.Config{URL: srv.URL}, func() (string, error) { return token, nil }, records, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,22 +174,22 @@ func TestAgentsAuthorizerOverTheRoutes(t *testing.T) {
 	}
 	peer := rec
 	peer.Engine, peer.Role = "decode-0", metadata.Decode
-	if err := client("decode-0", "decode").Put(t.Context(), peer); err != nil {
+	if err := agent("decode-0", "decode").Put(t.Context(), peer); err != nil {
 		t.Fatal(err)
 	}
-	if err := client("prefill-0", "prefill").Put(t.Context(), rec); err != nil {
+	if err := agent("prefill-0", "prefill").Put(t.Context(), rec); err != nil {
 		t.Fatal(err)
 	}
-	recs, err := client("decode-0", "decode").Engine(t.Context(), "prefill-0")
+	recs, err := agent("decode-0", "decode").Engine(t.Context(), "prefill-0")
 	if err != nil || len(recs) != 1 || recs[0].KeyID != own.ID {
 		t.Errorf("decode-0 read %+v, %v; want one record signed by %s", recs, err, own.ID)
 	}
-	var status *metadata.StatusError
-	if _, err := client("prefill-1", "prefill").Engine(t.Context(), "prefill-0"); !errors.As(err, &status) || status.Status != http.StatusForbidden {
+	var status *client.StatusError
+	if _, err := agent("prefill-1", "prefill").Engine(t.Context(), "prefill-0"); !errors.As(err, &status) || status.Status != http.StatusForbidden {
 		t.Errorf("prefill-1 read prefill-0: got %v; want 403", err)
 	}
 	rec.Published = now.Add(time.Second)
-	if err := client("decode-0", "decode").Put(t.Context(), rec); !errors.As(err, &status) || status.Status != http.StatusForbidden {
+	if err := agent("decode-0", "decode").Put(t.Context(), rec); !errors.As(err, &status) || status.Status != http.StatusForbidden {
 		t.Errorf("decode-0 wrote prefill-0: got %v; want 403", err)
 	}
 }

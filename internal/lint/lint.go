@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/nixl", "internal/cuda", "metadata", "metadata/handshake", "metadata/redisstore", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/nixl", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -54,7 +54,7 @@ func Packages() map[string]Package {
 		"router/fleet/health":    {},                                                                                                       // a leaf: pure values that take the time
 		"router/openai/sse":      {},                                                                                                       // a leaf: cuts a stream into events, knows no event
 		"kvplane": {
-			Ours:    []string{"kvplane/control", "kvplane/nixl", "internal/cuda", "kvplane/plan", "kvplane/transfer", "metadata"}, // cuda: to describe memory on a GPU
+			Ours:    []string{"kvplane/control", "kvplane/nixl", "internal/cuda", "kvplane/plan", "kvplane/transfer", "metadata", "metadata/client"}, // client: peers are found through the gateway; cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
 		},
 		"kvplane/transfer":      {},                                                                   // a leaf: the id of a transfer, its blocks, ranges of memory
@@ -64,7 +64,7 @@ func Packages() map[string]Package {
 		// What permits one transfer: gateways sign it, engines check it.
 		"kvplane/ticket": {Ours: []string{"kvplane/transfer", "metadata"}},
 		// The plane for engines in other languages: what internal/refengine does for itself, and its C interface.
-		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/control", "kvplane/ticket", "kvplane/nixl", "metadata", "auth", "auth/keys", "auth/records", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
+		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/control", "kvplane/ticket", "kvplane/nixl", "metadata", "metadata/client", "auth", "auth/keys", "auth/records", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
 		"kvplane/capi":  {Ours: []string{"kvplane", "kvplane/embed", "metadata"}},
 		"kvplane/nixl":  {Outside: []string{"github.com/ebitengine/purego"}},
 		"internal/cuda": {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
@@ -78,7 +78,15 @@ func Packages() map[string]Package {
 		"internal/inspect":   {Ours: []string{"metadata", "metadata/vllm", "router/config", "router/connector"}},
 		"internal/discovery": {Ours: []string{"internal/yamlfile"}},
 		"kvplane/reclaim":    {Ours: []string{"kvplane/nixl", "metadata"}}, // an agent of the gateway's own
-		"metadata":           {Ours: []string{"internal/background", "internal/refusal"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
+		// A leaf: what a record is, what a store is, which engines fit.
+		"metadata":        {Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
+		"metadata/cache":  {Ours: []string{"internal/background", "metadata"}},                                                                             // a gateway's local copy of a store
+		"metadata/client": {Ours: []string{"internal/background", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},                     // the engines' side of the routes
+		"metadata/routes": {Ours: []string{"internal/background", "internal/refusal", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}}, // a list of engines is msgpack
+		"metadata/store":  {Ours: []string{"metadata"}},                                                                                                    // the store in this process
+		// Both are for tests alone.
+		"metadata/routes/routestest": {Ours: []string{"internal/metadatatest", "metadata", "metadata/cache", "metadata/routes"}},
+		"internal/metadatatest":      {Ours: []string{"internal/redisdb", "internal/redistest", "metadata", "metadata/redisstore", "metadata/store"}, Outside: []string{"github.com/google/go-cmp", "github.com/redis/go-redis/v9"}},
 		// The store that gateways share. Engines and libpdkv.so do not link it: see TestEnginesLinkNoRedis.
 		"metadata/redisstore": {Ours: []string{"metadata"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		"metadata/handshake":  {Ours: []string{"metadata"}}, // which pairs have shaken hands; of the records it needs the names of runs
@@ -104,14 +112,14 @@ func Packages() map[string]Package {
 		"policies/prefixes": {}, // what engines are thought to have: the state that policies itself has none of
 		"internal/yamlfile": {Outside: []string{"go.yaml.in/yaml/v3"}},
 		"bench": { // router and policies: what they do without sockets
-			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "auth/keys", "auth/records", "kvplane", "kvplane/nixl", "metadata", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
+			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "auth/keys", "auth/records", "kvplane", "kvplane/nixl", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
 			Outside: []string{"github.com/valyala/fasthttp", "github.com/golang-jwt/jwt/v5"}, // the peers of what is measured
 		},
 		"internal/refengine": {
 			Ours:    []string{"metadata", "kvplane", "kvplane/control", "kvplane/ticket"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
-		"internal/pdkvtest": {Ours: []string{"auth", "auth/keys", "auth/records", "kvplane", "kvplane/ticket", "metadata"}}, // a gateway and the library for tests
+		"internal/pdkvtest": {Ours: []string{"auth", "auth/keys", "auth/records", "kvplane", "kvplane/ticket", "metadata", "metadata/cache", "metadata/routes", "metadata/store"}}, // a gateway and the library for tests
 		// A gateway among fake engines, for tests of the whole.
 		"internal/routertest": {Ours: []string{"router", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/openai", "router/report", "auth", "kvplane", "kvplane/control", "metadata", "policies"}},
 		"internal/background": {},
@@ -128,8 +136,9 @@ func Packages() map[string]Package {
 
 // Unlinked is what a package must not link, by import-path prefix, not even through what it imports.
 func Unlinked() map[string][]string {
-	redis := []string{"github.com/redis/go-redis", "pdrouter/metadata/redisstore"} // what gateways share is not the engines' concern
-	return map[string][]string{"internal/refengine": redis, "kvplane/embed": redis, "kvplane/capi": redis, "metadata": redis}
+	// What gateways share, and what they serve, is not the engines' concern.
+	gateways := []string{"github.com/redis/go-redis", "pdrouter/metadata/redisstore", "pdrouter/metadata/cache", "pdrouter/metadata/routes"}
+	return map[string][]string{"internal/refengine": gateways, "kvplane/embed": gateways, "kvplane/capi": gateways, "metadata": gateways}
 }
 
 // Unsafe names the packages that may use unsafe: those that speak to a C library, or are one, and the one that asks the kernel

@@ -19,12 +19,15 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
+	"pdrouter/metadata/cache"
+	"pdrouter/metadata/routes"
+	"pdrouter/metadata/store"
 )
 
 // Gateway is the agents' listener of a gateway that signs records and tickets.
 type Gateway struct {
 	URL     string
-	Store   *metadata.Memory
+	Store   *store.Memory
 	Keys    string // the file of the public key with which it signs: record_keys of its engines
 	records *records.Records
 	dir     string
@@ -41,7 +44,7 @@ func NewGateway(t testing.TB) *Gateway {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &Gateway{Store: metadata.NewMemory(), dir: t.TempDir()}
+	g := &Gateway{Store: store.NewMemory(), dir: t.TempDir()}
 	if _, g.Keys, err = keys.Write(filepath.Join(g.dir, "keys"), key); err != nil {
 		t.Fatal(err)
 	}
@@ -49,12 +52,12 @@ func NewGateway(t testing.TB) *Gateway {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	local, err := metadata.NewCache(g.Store, metadata.CacheConfig{}, nil, log)
+	local, err := cache.New(g.Store, cache.Config{}, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	routes, err := metadata.NewHandler(metadata.HandlerConfig{}, metadata.HandlerParts{
-		Store: g.Store, Copy: local, Authorizer: metadata.AuthorizerFunc(authorize), Voucher: g.records, Log: log,
+	h, err := routes.New(routes.Config{}, routes.Parts{
+		Store: g.Store, Copy: local, Authorizer: routes.AuthorizerFunc(authorize), Voucher: g.records, Log: log,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +68,7 @@ func NewGateway(t testing.TB) *Gateway {
 		defer close(ended)
 		_ = local.Run(ctx) // it ends with ctx
 	}()
-	server := httptest.NewUnstartedServer(routes)
+	server := httptest.NewUnstartedServer(h)
 	server.Config.BaseContext = nil
 	server.Start()
 	t.Cleanup(func() {
@@ -79,12 +82,12 @@ func NewGateway(t testing.TB) *Gateway {
 }
 
 // authorize takes the token "engine role" for that engine's.
-func authorize(r *http.Request, a metadata.Access) (metadata.Caller, error) {
+func authorize(r *http.Request, a routes.Access) (routes.Caller, error) {
 	engine, role, ok := strings.Cut(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), ":")
-	if !ok || a.Action == metadata.Write && a.Engine != engine {
-		return metadata.Caller{}, errors.New("not an agent of this engine")
+	if !ok || a.Action == routes.Write && a.Engine != engine {
+		return routes.Caller{}, errors.New("not an agent of this engine")
 	}
-	return metadata.Caller{Engine: engine, Role: metadata.Role(role)}, nil
+	return routes.Caller{Engine: engine, Role: metadata.Role(role)}, nil
 }
 
 // Token returns the path of a file with an engine's token.

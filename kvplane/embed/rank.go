@@ -12,6 +12,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/nixl"
 	"pdrouter/metadata"
+	"pdrouter/metadata/client"
 )
 
 // Rank is one rank of an engine: an agent over memory of this process, published at the gateway.
@@ -22,7 +23,7 @@ type Rank struct {
 	bell      *bell
 	transport *kvplane.Transports
 	wire      *http.Transport // to the gateway
-	client    *metadata.Client
+	client    *client.Client
 	keys      *keyFiles
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
@@ -40,7 +41,7 @@ type Rank struct {
 	unopened  unopened       // until there is an agent
 	agent     *kvplane.Agent // nil until it is open
 	seq       uint64         // of the last report that said something
-	publisher *metadata.Publisher
+	publisher *client.Publisher
 	news      bool // there is something to collect
 	results   results
 	watching  bool // the quarantine is looked at
@@ -147,7 +148,7 @@ func (r *Rank) begin() error {
 	if err != nil {
 		return errors.Join(err, t.Close())
 	}
-	publisher, err := metadata.NewPublisher(r.client, metadata.PublisherConfig{TTL: c.Gateway.TTL}, r.log, agent.Record())
+	publisher, err := client.NewPublisher(r.client, client.PublisherConfig{TTL: c.Gateway.TTL}, r.log, agent.Record())
 	if err != nil {
 		return errors.Join(err, agent.Close())
 	}

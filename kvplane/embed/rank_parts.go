@@ -11,10 +11,11 @@ import (
 	"pdrouter/auth/records"
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
+	"pdrouter/metadata/client"
 )
 
 // newClient speaks to the gateway's metadata routes.
-func newClient(g Gateway, wire *http.Transport) (*metadata.Client, *keyFiles, error) {
+func newClient(g Gateway, wire *http.Transport) (*client.Client, *keyFiles, error) {
 	trusted := &keyFiles{}
 	checker, err := trusted.records(g)
 	if err != nil {
@@ -24,16 +25,16 @@ func newClient(g Gateway, wire *http.Transport) (*metadata.Client, *keyFiles, er
 	if checker != nil {
 		trust = checker
 	}
-	token := metadata.TokenFile(g.TokenFile)
+	token := client.TokenFile(g.TokenFile)
 	if _, err := token(); err != nil {
 		return nil, nil, wrong(Refused, "embed: gateway.token_file: %w", err)
 	}
-	client, err := metadata.NewClient(metadata.ClientConfig{URL: g.URL}, token, trust, wire)
+	c, err := client.New(client.Config{URL: g.URL}, token, trust, wire)
 	if err != nil {
 		return nil, nil, wrong(Refused, "embed: gateway: %w", err)
 	}
 	if g.SignKey == "" {
-		return client, trusted, nil
+		return c, trusted, nil
 	}
 	key, err := keys.Load(g.SignKey)
 	if err != nil {
@@ -43,8 +44,8 @@ func newClient(g Gateway, wire *http.Transport) (*metadata.Client, *keyFiles, er
 	if err != nil {
 		return nil, nil, wrong(Refused, "embed: gateway.sign_key: %w", err)
 	}
-	client.SignWith(signer)
-	return client, trusted, nil
+	c.SignWith(signer)
+	return c, trusted, nil
 }
 
 // keyFiles are public keys that are read again, so that keys can be rotated under a running engine.

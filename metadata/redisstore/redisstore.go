@@ -1,6 +1,6 @@
 // Package redisstore owns the store that several gateways share over Redis: its keys, its scripts and its announcements.
 //
-// It does not open Redis (package internal/redisdb does) and keeps no copy of what it reads (metadata.Cache does). Only the
+// It does not open Redis (package internal/redisdb does) and keeps no copy of what it reads (package cache does). Only the
 // gateway's command uses it: engines do not link it.
 package redisstore
 

@@ -10,9 +10,10 @@ import (
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/redistest"
 	"pdrouter/metadata"
+	"pdrouter/metadata/cache"
 )
 
-var quick = metadata.CacheConfig{Refresh: 50 * time.Millisecond, Retry: 20 * time.Millisecond, Read: time.Second}
+var quick = cache.Config{Refresh: 50 * time.Millisecond, Retry: 20 * time.Millisecond, Read: time.Second}
 
 // record returns a record that says little and lives a minute.
 func record(engine string, generation uint64) metadata.Record {
@@ -56,9 +57,9 @@ func put(t *testing.T, s *Store, rec metadata.Record) {
 }
 
 // follow returns a running copy of the store.
-func follow(t *testing.T, s *Store, cfg metadata.CacheConfig) *metadata.Cache {
+func follow(t *testing.T, s *Store, cfg cache.Config) *cache.Cache {
 	t.Helper()
-	c, err := metadata.NewCache(s, cfg, nil, s.log)
+	c, err := cache.New(s, cfg, nil, s.log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func follow(t *testing.T, s *Store, cfg metadata.CacheConfig) *metadata.Cache {
 }
 
 // sees returns whether the copy has the record of this publication.
-func sees(c *metadata.Cache, rec metadata.Record) func() bool {
+func sees(c *cache.Cache, rec metadata.Record) func() bool {
 	return func() bool {
 		got, ok := c.Engine(rec.Engine)
 		return ok && got[0].Generation == rec.Generation && got[0].Published.Equal(rec.Published)
@@ -106,7 +107,7 @@ func TestFault42SubscriptionDeaf(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, server)
 	s.probing = 50 * time.Millisecond
-	c := follow(t, s, metadata.CacheConfig{Refresh: time.Hour, Retry: 20 * time.Millisecond, Read: time.Second})
+	c := follow(t, s, cache.Config{Refresh: time.Hour, Retry: 20 * time.Millisecond, Read: time.Second})
 	eventually(t, "a subscription", func() bool { return c.Stats().Watches == 1 })
 	server.Pause(true)
 	eventually(t, "the silence is noticed", func() bool { return c.Stats().Deaf > 0 })
