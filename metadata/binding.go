@@ -73,8 +73,8 @@ func parseBinding(b []byte) (_ binding, payload []byte, err error) {
 	return out, append([]byte(bindingContext), plain...), nil
 }
 
-// Believed returns until when the record may be believed by whoever has received it at now: to the end of its lease, counted
-// from then, and of the binding of its agent's key, if it is an agent's.
+// Believed returns until when a reader that received the record at now may use it: to the end of its lease, counted from now. If an
+// agent signed the record, the end of its key's binding may come first.
 func (r Record) Believed(now time.Time) time.Time {
 	end := now.Add(r.Lifetime())
 	if len(r.Binding) == 0 {

@@ -169,8 +169,8 @@ func (r Record) Verify(v Voucher) error {
 }
 
 // UnmarshalSigned decodes a record and checks its signature, as Verify does, over the bytes as they came, so that
-// fields which this version does not know are covered too. It refuses a record that ended more than a day ago: nobody
-// keeps one so long, but somebody may bring one back. Nor does it believe one that is to live for more than a day.
+// fields which this version does not know are covered too. It refuses a record that ended more than a day ago: no
+// store keeps one so long, so it is a replay. It also refuses a record whose lease is longer than a day.
 func UnmarshalSigned(b []byte, v Voucher) (Record, error) {
 	rec, err := Unmarshal(b)
 	if err != nil {

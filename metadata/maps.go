@@ -7,8 +7,8 @@ func Maps(x, y Record) bool {
 	return slicesMeet(x.Rank.TP, x.Size.TP, y.Rank.TP, y.Size.TP) && layersMeet(x.Layout.Regions, y.Layout.Regions)
 }
 
-// slicesMeet: of two sizes of which one divides the other, each rank of the smaller goes with as many neighbours of the
-// larger.
+// slicesMeet reports whether two ranks hold heads in common. One size divides the other, and each rank of the smaller size holds the
+// heads of neighbouring ranks of the larger.
 func slicesMeet(x, ofX, y, ofY int) bool {
 	if ofX > ofY {
 		x, ofX, y, ofY = y, ofY, x, ofX

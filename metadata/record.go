@@ -104,8 +104,8 @@ type Record struct {
 	// Binding is a gateway's signed word that the key of KeyID may vouch for this rank. Empty: Signature is a gateway's.
 	Binding []byte `msgpack:"binding,omitempty" json:"binding,omitempty"`
 
-	// Encoded is the record as whoever signed it encoded it, if this version would encode it in other bytes; else nil.
-	// Marshal returns it, so whoever changes a field must clear it; Marshal refuses where that was forgotten.
+	// Encoded is the record as its signer encoded it, if this version would encode it in other bytes; else nil. Marshal returns it.
+	// Code that changes a field must clear it, else Marshal refuses.
 	Encoded []byte `msgpack:"-" json:"-"`
 }
 
@@ -132,7 +132,7 @@ func (r Record) SameProtocol(o Record) bool {
 	return r.ConnectorVersion == o.ConnectorVersion || r.ConnectorVersion == "" || o.ConnectorVersion == ""
 }
 
-// Process names one process of one boot of one host. Nobody else ever has the same four values.
+// Process names one process of one boot of one host. No other process ever has the same four values.
 type Process struct {
 	Boot       string `msgpack:"boot" json:"boot"`             // the kernel's id of this boot
 	Namespaces string `msgpack:"namespaces" json:"namespaces"` // in which PID and Started count: those of process ids and of time

@@ -26,7 +26,7 @@ const MaxPublished = 1 << 33
 // Store keeps the records of the newest generation of each engine until their lease ends. A record's lease is
 // Record.Lifetime, counted on the store's own clock from the moment it was put.
 //
-// A store shares the slices inside records with its callers: nobody may change them after Put or a read.
+// A store shares the slices inside records with its callers: they must not be changed after Put or a read.
 // It is safe for concurrent use.
 type Store interface {
 	// Put stores a record or renews it. It returns ErrStale if the engine has a newer generation, or if this rank

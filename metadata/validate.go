@@ -19,7 +19,7 @@ const (
 	keyBytes = 32 // of an X25519 public key
 )
 
-// Lifetime is how long the record is to be kept after it was published.
+// Lifetime is the record's lease: how long stores keep it.
 func (r Record) Lifetime() time.Duration { return r.Expires.Sub(r.Published) }
 
 // Ranks returns how many ranks an engine of this size has, or 0 for a size that makes no sense.

@@ -25,7 +25,7 @@ type body struct {
 type Error struct {
 	Status    int
 	Reason    string // for the log, and for the header unless credentials do not permit the request
-	Subject   string // whom the credentials name, for the log; "" where nobody is known
+	Subject   string // whom the credentials name, for the log; "" if they name no caller
 	Msg       string // for the caller
 	Challenge string // WWW-Authenticate; "" for none
 	Err       error  // for the log; nil if Msg says it all

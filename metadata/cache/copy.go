@@ -13,13 +13,13 @@ type copied struct {
 	generation uint64
 	recs       []metadata.Record           // in the order of their ranks
 	until      []time.Time                 // ends of their leases
-	terms      []term                      // when they are to be read again
+	terms      []term                      // when to read them again
 	first      time.Time                   // the earliest of until: before it, recs can be handed out as they are
 	seen       map[metadata.Rank]time.Time // when the newest record was published of each rank, also of those that are gone
 	fence      time.Time                   // until when the generation is remembered
 }
 
-// term is when a record that was checked is to be read again.
+// term is when to read a checked record again.
 type term struct {
 	half    time.Time // half of its lease is over: until then a renewal that says nothing new need not be read
 	content string    // what it says, see ContentOf
@@ -32,7 +32,7 @@ type found struct {
 	term
 }
 
-// foundIn returns what a reading found, with when each record is to be read again.
+// foundIn returns what a reading found, and when to read each record again.
 func foundIn(recs []metadata.Found) []found {
 	all := make([]found, len(recs))
 	for i, f := range recs {
@@ -60,9 +60,9 @@ func (e *copied) place(rank metadata.Rank) (int, bool) {
 	return slices.BinarySearchFunc(e.recs, rank, func(r metadata.Record, rank metadata.Rank) int { return r.Rank.Compare(rank) })
 }
 
-// Knows reports whether nothing is to be learned from a record of this generation and rank, published then with this
-// content: something newer was seen, or it says what is known, and of the lease that is known more than half is left. What
-// is asked about need not be true: it only puts off the reading.
+// Knows reports whether a record of this generation and rank, published then with this content, need not be read: something newer
+// was seen, or its content is known and more than half of the known lease is left. The announcement that it judges is not signed. A
+// false one only delays the next read.
 func (e *copied) Knows(generation uint64, rank metadata.Rank, published time.Time, content string, now time.Time) bool {
 	switch {
 	case e == nil || generation > e.generation:
@@ -86,8 +86,7 @@ func (e *copied) Holds(gone metadata.Change) bool {
 	return ok && withdraws(gone, e.recs[i])
 }
 
-// settled reports whether nothing has changed by itself since this was made: no lease has ended, and the fence is to
-// be kept.
+// settled reports whether time has changed nothing since this was made: no lease has ended, and the fence is still kept.
 func (e *copied) settled(now time.Time) bool {
 	if e == nil {
 		return true
@@ -138,7 +137,7 @@ func merge(old *copied, recs []found, gone []metadata.Change, now time.Time) *co
 		maps.Copy(next.seen, old.seen)
 		for i, r := range old.recs {
 			if w := slices.IndexFunc(gone, func(g metadata.Change) bool { return withdraws(g, r) }); w >= 0 {
-				// Renewals that were not read are withdrawn with it; but nobody signs when that was.
+				// Renewals that were not read are withdrawn with it. The time of the withdrawal is not signed.
 				if at := gone[w].Published; at.After(next.seen[r.Rank]) && at.Before(r.Expires) {
 					next.seen[r.Rank] = at
 				}

@@ -109,7 +109,7 @@ func (c Config) pause(before int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// note remembers that something is to be read. A withdrawal counts at once, also while nothing can be read.
+// note remembers what to read. A withdrawal counts at once, also while nothing can be read.
 func (c *Cache) note(ch metadata.Change) {
 	old := (*c.copies.Load())[ch.Engine]
 	switch {
@@ -158,7 +158,7 @@ func (c *Cache) follow(ctx context.Context) error {
 			if err != nil {
 				errs = append(errs, err)
 			}
-			if len(failed) == len(some) { // nobody answers: the others need not wait for it one by one
+			if len(failed) == len(some) { // the store does not answer: do not ask for the others one by one
 				failed, names = append(failed, names...), nil
 			}
 			for _, name := range failed {

@@ -94,7 +94,7 @@ func (c *Cache) end(p pass) {
 	}
 }
 
-// waiting returns when the first of what could not be read is to be read again, if there is any.
+// waiting returns when to read the first of what could not be read again, if there is any.
 func (c *Cache) waiting() (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -142,20 +142,34 @@ func (c *Client) engine(ctx context.Context, engine string) (recs []metadata.Rec
 		return nil, false, fmt.Errorf("metadata: engine %s: %w", engine, err)
 	}
 	some = header.Get(metadata.PublishedHeader) != ""
-	raws, err := splitRecords(b)
-	if err != nil {
+	var raws []msgpack.RawMessage
+	if err := decode(b, &raws); err != nil {
 		return nil, false, fmt.Errorf("metadata: engine %s: %w", engine, err)
 	}
 	recs = make([]metadata.Record, len(raws))
 	for i, raw := range raws {
-		if recs[i], err = c.decode(raw, engine); err != nil {
+		if recs[i], err = c.record(raw, engine); err != nil {
 			return nil, false, err
 		}
 	}
 	return recs, some, nil
 }
 
-func (c *Client) decode(b []byte, engine string) (metadata.Record, error) {
+// Engines returns the engines that the client may read.
+func (c *Client) Engines(ctx context.Context) ([]metadata.Listed, error) {
+	b, _, err := c.do(ctx, http.MethodGet, c.base, nil, nil)
+	var out []metadata.Listed
+	if err == nil {
+		err = decode(b, &out)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("metadata: engines: %w", err)
+	}
+	return out, nil
+}
+
+// record decodes a record of the engine, and checks its signature if the client has a Voucher.
+func (c *Client) record(b []byte, engine string) (metadata.Record, error) {
 	var rec metadata.Record
 	var err error
 	if c.trust != nil {
@@ -177,21 +191,7 @@ func (c *Client) rankURL(engine string, rank metadata.Rank) string {
 func (c *Client) do(ctx context.Context, method, target string, body []byte, header http.Header) ([]byte, http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	token, err := c.token()
-	if err != nil {
-		return nil, nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
-	if err != nil {
-		return nil, nil, err
-	}
-	maps.Copy(req.Header, header)
-	req.Header.Set("Authorization", "Bearer "+token)
-	req.Header.Set("Accept", metadata.ContentType)
-	if method == http.MethodPut {
-		req.Header.Set("Content-Type", metadata.ContentType)
-	}
-	resp, err := c.http.Do(req)
+	resp, err := c.send(ctx, method, target, metadata.ContentType, body, header)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -210,6 +210,25 @@ func (c *Client) do(ctx context.Context, method, target string, body []byte, hea
 		return nil, nil, answerError(resp.StatusCode, b)
 	}
 	return b, resp.Header, nil
+}
+
+// send sends one request with the client's token. The caller closes the body of the answer.
+func (c *Client) send(ctx context.Context, method, target, accept string, body []byte, header http.Header) (*http.Response, error) {
+	token, err := c.token()
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(req.Header, header)
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Accept", accept)
+	if method == http.MethodPut {
+		req.Header.Set("Content-Type", metadata.ContentType)
+	}
+	return c.http.Do(req)
 }
 
 // answerError returns the error that an answer stands for.
@@ -245,18 +264,10 @@ func named(err error, engine string, rank metadata.Rank) error {
 	return fmt.Errorf("metadata: engine %s rank %v: %w", engine, rank, err)
 }
 
-// splitRecords cuts an array of records into the encodings of its elements.
-func splitRecords(b []byte) ([][]byte, error) {
+// decode reads msgpack from anywhere.
+func decode(b []byte, v any) error {
 	if err := metadata.CheckMsgpack(b); err != nil {
-		return nil, err
+		return err
 	}
-	var raws []msgpack.RawMessage
-	if err := msgpack.Unmarshal(b, &raws); err != nil {
-		return nil, err
-	}
-	out := make([][]byte, len(raws))
-	for i, r := range raws {
-		out[i] = r
-	}
-	return out, nil
+	return msgpack.Unmarshal(b, v)
 }

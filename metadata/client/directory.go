@@ -60,10 +60,10 @@ func (c *Client) Directory() *Directory {
 	return &Directory{client: c, peers: map[string]*heldPeer{}, refused: map[string]refusedPeer{}, flights: map[string]*flight{}}
 }
 
-// Engine returns the records of all ranks of the incarnation that the client may read. While they are not all published, or the gateway is not
-// reachable, it tries again until ctx ends or the client's timeout is over, and then takes the last answer there was if the
-// lease of those records has not ended. It returns ErrStale if the engine has a newer generation. The records are shared: nobody
-// may change them.
+// Engine returns the records of all ranks of the incarnation that the client may read. While some are not published yet, or the
+// gateway is not reachable, it tries again until ctx ends or the client's timeout is over. It then returns the last known records if
+// their lease has not ended. It returns ErrStale if the engine has a newer generation. The records are shared: callers must not
+// change them.
 func (d *Directory) Engine(ctx context.Context, inc metadata.Incarnation) ([]metadata.Record, error) {
 	if recs, err, ok := d.held(inc, true); ok {
 		return recs, err
@@ -158,7 +158,7 @@ func of(recs []metadata.Record, some bool, inc metadata.Incarnation) ([]metadata
 	return recs, nil
 }
 
-// whole is metadata.Complete, unless the answer has only some of the ranks, of which the gateway has seen that they are of a whole.
+// whole is metadata.Complete. If the answer has only some of the ranks, the gateway has checked that none is missing.
 func whole(recs []metadata.Record, some bool) (metadata.Record, error) {
 	first, err := metadata.Complete(recs)
 	var why *metadata.Unpairable

@@ -49,7 +49,7 @@ func (d *Directory) doubt(following bool) int {
 	clear(d.refused)
 	for engine, f := range d.flights {
 		f.sure = false
-		delete(d.flights, engine) // whoever asks from here on wants a newer answer
+		delete(d.flights, engine) // later callers want a newer answer
 	}
 	return len(d.peers)
 }
@@ -91,14 +91,14 @@ type ahead struct {
 	log    *slog.Logger
 	slots  chan struct{}
 	wake   chan struct{} // something is due
-	relist chan struct{} // all engines are to be looked through
+	relist chan struct{} // list all engines
 
 	mu    sync.Mutex
 	known int               // engines, when a list was last wanted
 	due   map[string]uint64 // engine → generation
 }
 
-// told notes what is to be fetched. known is how many engines the directory knows.
+// told notes what to fetch. known is how many engines the directory knows.
 func (a *ahead) told(ev metadata.WatchEvent, known int) {
 	switch {
 	case ev.Kind == metadata.WatchSync:

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vmihailenco/msgpack/v5"
-
 	"pdrouter/internal/background"
 	"pdrouter/metadata"
 )
@@ -83,11 +81,18 @@ func (c *Client) stream(ctx context.Context, told func(metadata.WatchEvent)) err
 	defer cancel(nil)
 	silent := time.AfterFunc(c.cfg.Timeout, func() { cancel(errSilent) })
 	defer silent.Stop()
-	resp, err := c.get(ctx, strings.TrimSuffix(c.base, "/engines")+"/watch", "text/event-stream")
+	resp, err := c.send(ctx, http.MethodGet, strings.TrimSuffix(c.base, "/engines")+"/watch", "text/event-stream", nil, nil)
 	if err != nil {
 		return cause(ctx, err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		b, err := io.ReadAll(io.LimitReader(resp.Body, maxEventData))
+		if err == nil {
+			err = answerError(resp.StatusCode, b)
+		}
+		return cause(ctx, err)
+	}
 	var p eventParser
 	buf := make([]byte, 4<<10)
 	for {
@@ -109,30 +114,6 @@ func (c *Client) stream(ctx context.Context, told func(metadata.WatchEvent)) err
 			return cause(ctx, err)
 		}
 	}
-}
-
-// get sends a request and returns its answer if that is 200. The caller closes its body.
-func (c *Client) get(ctx context.Context, target, accept string) (*http.Response, error) {
-	token, err := c.token()
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	req.Header.Set("Accept", accept)
-	resp, err := c.http.Do(req)
-	if err != nil || resp.StatusCode == http.StatusOK {
-		return resp, err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxEventData))
-	if err != nil {
-		return nil, err
-	}
-	return nil, answerError(resp.StatusCode, b)
 }
 
 // cause returns why ctx has ended, or err if it has not.
@@ -160,30 +141,4 @@ func parseEvent(kind metadata.WatchKind, data []byte) (metadata.WatchEvent, erro
 		return metadata.WatchEvent{}, fmt.Errorf("data of %s: %w", kind, err)
 	}
 	return ev, nil
-}
-
-// Engines returns the engines that the client may read.
-func (c *Client) Engines(ctx context.Context) ([]metadata.Listed, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
-	defer cancel()
-	resp, err := c.get(ctx, c.base, metadata.ContentType)
-	if err != nil {
-		return nil, fmt.Errorf("metadata: engines: %w", err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, c.cfg.Answer+1))
-	if err == nil && int64(len(b)) > c.cfg.Answer {
-		err = fmt.Errorf("answer has more than %d bytes", c.cfg.Answer)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("metadata: engines: %w", err)
-	}
-	if err := metadata.CheckMsgpack(b); err != nil {
-		return nil, fmt.Errorf("metadata: engines: %w", err)
-	}
-	var out []metadata.Listed
-	if err := msgpack.Unmarshal(b, &out); err != nil {
-		return nil, fmt.Errorf("metadata: engines: %w", err)
-	}
-	return out, nil
 }

@@ -49,7 +49,7 @@ type access struct {
 	h      *Handler
 	r      *http.Request
 	caller Caller
-	many   bool   // of many engines, of which the local copy alone is asked and nothing is logged
+	many   bool   // many engines are read: only the local copy is asked, and refusals are not logged
 	ranks  string // the caller's, as shapes knows them
 	own    []metadata.Record
 	asked  bool
@@ -105,7 +105,7 @@ func (h *Handler) reader(r *http.Request) (*access, string, metadata.Rank, error
 // one that it does, the agent may learn that it is not there, or not whole: that is ErrNotFound, as for the agent's own engine.
 func (a *access) engine(engine string, rank metadata.Rank) (recs []metadata.Record, all int, err error) {
 	want := Access{Action: Read, Engine: engine, Rank: rank}
-	if !a.coupled(engine) {
+	if !a.paired(engine) {
 		return nil, 0, a.refuse(want, "they are no prefill and decode engine of one model of the configuration")
 	}
 	if recs, err = a.find(engine); err != nil {
@@ -157,17 +157,17 @@ func (a *access) judge(want Access, other *shape) (verdict, error) {
 
 // could reports whether the caller could read an engine of this shape. It is for engines that are gone.
 func (a *access) could(engine string, s *shape) bool {
-	if !a.coupled(engine) {
+	if !a.paired(engine) {
 		return false
 	}
 	v, err := a.judge(Access{Action: Read, Engine: engine, Role: s.recs[0].Role}, s)
 	return err == nil && v.reason == 0
 }
 
-// coupled reports whether the configuration, which counts for more than what engines say of themselves, lets the caller read an
+// paired reports whether the configuration, which counts for more than what engines say of themselves, lets the caller read an
 // engine.
-func (a *access) coupled(engine string) bool {
-	return a.free(engine) || a.h.couples == nil || a.h.couples(a.caller.Engine, engine)
+func (a *access) paired(engine string) bool {
+	return a.free(engine) || a.h.paired == nil || a.h.paired(a.caller.Engine, engine)
 }
 
 // free reports whether only the authorizer decides whether the caller reads an engine, not what the engines are.

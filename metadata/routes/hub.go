@@ -8,10 +8,10 @@ import (
 	"pdrouter/metadata"
 )
 
-// watchHub tells all watchers what changes in the local copy. They read it there, so whoever is told can read it too.
+// watchHub tells all watchers what changes in the local copy. It tells them after the copy has changed, so they can read it there.
 type watchHub struct {
 	cfg    WatchConfig
-	copy   Copy // nil: nobody can watch
+	copy   Copy // nil: there are no watches
 	shapes *shapes
 	stop   func() // following copy
 
@@ -107,7 +107,7 @@ func (h *watchHub) changed(engine string) {
 	}
 	before := h.seen[engine]
 	if now := h.lookLocked(engine); !h.whole || before.shape == nil && now.shape == nil {
-		return // nobody was told of anything, or of this
+		return // no watcher knows of any engine yet, or of this one
 	}
 	for w := range h.watchers {
 		if w.tell(engine, before) {

@@ -12,8 +12,8 @@ import (
 	"pdrouter/metadata"
 )
 
-// listPairs answers with every prefill engine and every decode engine of its model. An engine's agent is told only of the
-// pairs that its engine is part of, and whoever may read certain engines of the pairs of these.
+// listPairs answers with every prefill engine and every decode engine of its model. An agent sees
+// only the pairs of its own engine, and a caller that may read certain engines only the pairs among these.
 func (h *Handler) listPairs(w http.ResponseWriter, r *http.Request) error {
 	caller, err := h.auth.Authorize(r, Access{Action: List})
 	if err != nil {

@@ -61,7 +61,7 @@ func newConnectorEntry(rec metadata.Record) connectorEntry {
 
 // connectorMetadata answers with tp rank → dp rank → what a peer's connector needs of that rank, or with dp rank → … of one tp
 // rank if the path names it. Of an engine with pipeline stages it shows one, the first if the query does not say which. An engine
-// that is not there or hands nothing off is null: whoever asked serves without it. A rank that is not there is {}.
+// that is not there or hands nothing off is null: the caller then serves without it. A rank that is not there is {}.
 func (h *Handler) connectorMetadata(w http.ResponseWriter, r *http.Request) error {
 	caller, err := h.auth.Authorize(r, Access{Action: List})
 	if err != nil {

@@ -57,7 +57,7 @@ func (c Config) Validate() error {
 type Parts struct {
 	Store metadata.Store
 	// Copy answers reads, whatever the store does, and tells watches what has changed; it must not have been filled yet. nil:
-	// the store answers each read, and nobody can watch.
+	// the store answers each read, and watches are refused.
 	Copy       Copy
 	Authorizer Authorizer // decides on every request
 	// Voucher signs the records that this gateway takes in and checks those that come signed; nil stores records as they
@@ -67,8 +67,8 @@ type Parts struct {
 	// Paired reports whether two engines, in either order, stand as prefill and decode of one model in the gateway's own
 	// configuration: agents of other engines do not read each other's records, whatever these say. nil knows no such rule.
 	Paired func(x, y string) bool
-	// Refused is told of each request that is refused, with the status and the reason that the log has; nil tells nobody.
-	// It must not block.
+	// Refused is told of each request that is refused, with the status and the reason that the log has; It must not block.
+	// nil: there is no such function.
 	Refused func(status int, reason string)
 	Log     *slog.Logger
 }
@@ -79,7 +79,7 @@ type Handler struct {
 	auth    Authorizer
 	voucher metadata.Voucher
 	pairs   func() []metadata.PairState
-	couples func(x, y string) bool // nil: any
+	paired  func(x, y string) bool // nil: any
 	copy    Copy                   // nil: none
 	misses  chan struct{}
 	shapes  *shapes
@@ -99,7 +99,7 @@ func New(cfg Config, parts Parts) (*Handler, error) {
 		return nil, errors.New("metadata: handler: want a store, an authorizer and a log")
 	}
 	h := &Handler{
-		store: parts.Store, auth: denying{parts.Authorizer}, voucher: parts.Voucher, pairs: parts.Pairs, couples: parts.Paired,
+		store: parts.Store, auth: denying{parts.Authorizer}, voucher: parts.Voucher, pairs: parts.Pairs, paired: parts.Paired,
 		copy: parts.Copy, misses: make(chan struct{}, maxMisses), shapes: newShapes(),
 		cfg: cfg.withDefaults(), log: parts.Log, mux: http.NewServeMux(),
 	}

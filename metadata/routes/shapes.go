@@ -61,7 +61,7 @@ func newShapes() *shapes {
 	return &shapes{engines: map[string]shaped{}, known: map[shapeKey][]*shape{}, verdicts: map[verdictKey]verdict{}}
 }
 
-// of returns the shape of an engine's records, of which there must be one.
+// of returns the shape of an engine's records. There must be at least one.
 func (s *shapes) of(recs []metadata.Record) *shape {
 	s.mu.Lock()
 	defer s.mu.Unlock()

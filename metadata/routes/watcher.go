@@ -9,7 +9,7 @@ import (
 // watcher is what one stream has still to tell: which engines have changed, or that anything may have.
 type watcher struct {
 	caller string
-	wake   chan struct{} // something is to be told
+	wake   chan struct{} // there is something to tell
 	ended  chan struct{} // closed by end
 	end    func()
 
@@ -58,7 +58,7 @@ func (w *watcher) againLocked() {
 	clear(w.pending)
 }
 
-// take returns what is to be told now: whether «sync» comes first, and then which engines, oldest first.
+// take returns what to tell now: whether «sync» comes first, and then which engines, oldest first.
 func (w *watcher) take() (all bool, order []string, before map[string]seen) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
