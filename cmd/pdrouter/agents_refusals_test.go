@@ -15,6 +15,7 @@ import (
 	"pdrouter/auth/keys"
 	"pdrouter/metadata"
 	"pdrouter/metadata/routes"
+	"pdrouter/metadata/routes/routestest"
 	"pdrouter/metadata/store"
 )
 
@@ -42,8 +43,9 @@ func TestFault41MetadataRefusalsAlike(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
+	s := store.NewMemory()
 	h, err := routes.New(routes.Config{}, routes.Parts{
-		Store: store.NewMemory(), Authorizer: agentsAuthorizer(agents), Log: slog.New(slog.NewJSONHandler(&log, nil)),
+		Store: s, Copy: routestest.Direct{Store: s}, Authorizer: agentsAuthorizer(agents), Log: slog.New(slog.NewJSONHandler(&log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)

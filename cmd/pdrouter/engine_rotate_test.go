@@ -17,6 +17,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/metadata/client"
 	"pdrouter/metadata/routes"
+	"pdrouter/metadata/routes/routestest"
 )
 
 // TestRecordKeyRotatesUnderRunningEngines changes the key that a gateway signs records with, step by step, under two engines
@@ -75,7 +76,7 @@ func TestRecordKeyRotatesUnderRunningEngines(t *testing.T) {
 			t.Fatal(err)
 		}
 		h, err := routes.New(routes.Config{}, routes.Parts{
-			Store: p.store, Authorizer: agentsAuthorizer(agents), Voucher: records, Log: slog.New(slog.DiscardHandler),
+			Store: p.store, Copy: routestest.Direct{Store: p.store}, Authorizer: agentsAuthorizer(agents), Voucher: records, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +16,7 @@ import (
 	"pdrouter/auth/records"
 	"pdrouter/metadata"
 	"pdrouter/metadata/client"
-	"pdrouter/metadata/routes"
+	"pdrouter/metadata/routes/routestest"
 	"pdrouter/metadata/store"
 )
 
@@ -152,16 +150,11 @@ func TestAgentsAuthorizerOverTheRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := routes.New(routes.Config{}, routes.Parts{Store: store.NewMemory(), Authorizer: agentsAuthorizer(agents), Voucher: records, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := httptest.NewServer(h)
-	defer srv.Close()
+	url := routestest.Serve(t, store.NewMemory(), records, agentsAuthorizer(agents))
 	agent := func(engine, role string) *client.Client {
 		token := strings.TrimSpace(call(t, "token", "mint", "--key", private, "--audience", "pdrouter-metadata", "--subject", engine,
 			"--engine", engine, "--role", role, "--scope", "write read"))
-		c, err := client.New(client.Config{URL: srv.URL}, func() (string, error) { return token, nil }, records, nil)
+		c, err := client.New(client.Config{URL: url}, func() (string, error) { return token, nil }, records, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,6 @@ import (
 	"pdrouter/internal/metadatatest"
 	"pdrouter/internal/refusal"
 	"pdrouter/metadata"
-	"pdrouter/metadata/routes"
 	"pdrouter/metadata/routes/routestest"
 	"pdrouter/metadata/store"
 )
@@ -25,10 +24,12 @@ func TestBoundTokenNeedsItsKey(t *testing.T) {
 	v := metadatatest.NewVoucher("gateway")
 	own, other := metadatatest.AgentKey("prefill-0"), metadatatest.AgentKey("prefill-1")
 	var log bytes.Buffer
-	base := routestest.ServeLogging(t, s, v, routestest.Callers{
+	parts := routestest.Parts(s, v, routestest.Callers{
 		"bound":   {Subject: "agent", Engine: "prefill-0", Role: metadata.Prefill, Key: metadatatest.Public(own)},
 		"unbound": {Subject: "agent", Engine: "prefill-0", Role: metadata.Prefill},
-	}, slog.New(slog.NewTextHandler(&log, nil)))
+	})
+	parts.Log = slog.New(slog.NewTextHandler(&log, nil))
+	base := routestest.ServeParts(t, parts)
 	url := base + "/metadata/v1/engines/prefill-0/ranks/0/0/0"
 	rec := metadatatest.Record("prefill-0", 7, 1, 0)
 	whole, err := rec.Sign(v)
@@ -120,10 +121,7 @@ func TestBindingOutlivesItsRecord(t *testing.T) {
 		s := store.NewMemory()
 		v := metadatatest.NewVoucher("gateway")
 		own := metadatatest.AgentKey("prefill-0")
-		h, err := routes.New(routes.Config{}, routes.Parts{Store: s, Authorizer: routestest.Callers{"bound": {Engine: "prefill-0", Key: metadatatest.Public(own)}}, Voucher: v, Log: metadatatest.Quiet()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := routestest.Handler(t, routestest.Parts(s, v, routestest.Callers{"bound": {Engine: "prefill-0", Key: metadatatest.Public(own)}}))
 		c, err := New(Config{URL: "http://gateway"}, func() (string, error) { return "bound", nil }, v, routestest.Transport(h))
 		if err != nil {
 			t.Fatal(err)

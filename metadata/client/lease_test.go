@@ -11,7 +11,6 @@ import (
 	"pdrouter/internal/redistest"
 	"pdrouter/metadata"
 	"pdrouter/metadata/cache"
-	"pdrouter/metadata/routes"
 	"pdrouter/metadata/routes/routestest"
 	"pdrouter/metadata/store"
 )
@@ -24,10 +23,7 @@ func TestFault69SkewedPublishers(t *testing.T) {
 		own := metadatatest.AgentKey("prefill-0")
 		for _, off := range []time.Duration{-time.Hour, 0, time.Hour} {
 			s := store.NewMemory()
-			h, err := routes.New(routes.Config{}, routes.Parts{Store: s, Voucher: v, Log: metadatatest.Quiet(), Authorizer: routestest.Callers{"bound": {Engine: "prefill-0", Key: metadatatest.Public(own)}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			h := routestest.Handler(t, routestest.Parts(s, v, routestest.Callers{"bound": {Engine: "prefill-0", Key: metadatatest.Public(own)}}))
 			c, err := New(Config{URL: "http://gateway"}, func() (string, error) { return "bound", nil }, v, routestest.Transport(h))
 			if err != nil {
 				t.Fatal(err)

@@ -26,9 +26,6 @@ type Copy interface {
 // records returns the records of an engine from the local copy, and only of one that is not in it from the store: it may have
 // been published a moment ago.
 func (h *Handler) records(ctx context.Context, engine string) ([]metadata.Record, error) {
-	if h.copy == nil {
-		return h.store.Engine(ctx, engine)
-	}
 	if recs, ok := h.copy.Engine(engine); ok {
 		return recs, nil
 	}
@@ -65,8 +62,7 @@ func (h *Handler) access(r *http.Request, caller Caller) *access {
 	return a
 }
 
-// accessMany is access for a request that is about many engines: it never asks the store for one of them if there is a local
-// copy.
+// accessMany is access for a request that is about many engines: it never asks the store for one of them.
 func (h *Handler) accessMany(r *http.Request, caller Caller) *access {
 	a := h.access(r, caller)
 	a.many = true
@@ -75,7 +71,7 @@ func (h *Handler) accessMany(r *http.Request, caller Caller) *access {
 
 // find returns what is known of an engine.
 func (a *access) find(engine string) ([]metadata.Record, error) {
-	if !a.many || a.h.copy == nil {
+	if !a.many {
 		return a.h.records(a.r.Context(), engine)
 	}
 	if recs, ok := a.h.copy.Engine(engine); ok {

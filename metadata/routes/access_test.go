@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -168,30 +167,26 @@ func TestFault41OneAuditLine(t *testing.T) {
 	s := store.NewMemory()
 	own := metadatatest.AgentKey("prefill-0")
 	v := metadatatest.NewVoucher("gateway")
-	h, err := routes.New(routes.Config{}, routes.Parts{Store: s, Voucher: v, Log: slog.New(slog.NewJSONHandler(&log, nil)),
-		Authorizer: routes.AuthorizerFunc(func(r *http.Request, a routes.Access) (routes.Caller, error) {
-			callers := routestest.Callers{
-				"secret-1": {Subject: "alice", Engine: "decode-other", Role: metadata.Decode},
-				"secret-2": {Subject: "bob", Engine: "prefill-0", Role: metadata.Prefill, Key: metadatatest.Public(own)},
-				"secret-4": {Subject: "dora", Engine: "prefill-0", Role: metadata.Prefill},
-				"secret-3": {Subject: "carol", Engine: "decode-0", Role: metadata.Decode, Ranks: []metadata.Rank{{}}},
-			}
-			c, err := callers.Authorize(r, a)
-			var no routestest.Refusal
-			if errors.As(err, &no) && no == http.StatusForbidden {
-				return c, fakeForbidden{c.Subject, a.Apart}
-			}
-			return c, err
-		})})
-	if err != nil {
-		t.Fatal(err)
+	callers := routestest.Callers{
+		"secret-1": {Subject: "alice", Engine: "decode-other", Role: metadata.Decode},
+		"secret-2": {Subject: "bob", Engine: "prefill-0", Role: metadata.Prefill, Key: metadatatest.Public(own)},
+		"secret-4": {Subject: "dora", Engine: "prefill-0", Role: metadata.Prefill},
+		"secret-3": {Subject: "carol", Engine: "decode-0", Role: metadata.Decode, Ranks: []metadata.Rank{{}}},
 	}
-	srv := httptest.NewServer(h)
-	defer srv.Close()
+	parts := routestest.Parts(s, v, routes.AuthorizerFunc(func(r *http.Request, a routes.Access) (routes.Caller, error) {
+		c, err := callers.Authorize(r, a)
+		var no routestest.Refusal
+		if errors.As(err, &no) && no == http.StatusForbidden {
+			return c, fakeForbidden{c.Subject, a.Apart}
+		}
+		return c, err
+	}))
+	parts.Log = slog.New(slog.NewJSONHandler(&log, nil))
+	url := routestest.ServeParts(t, parts)
 	putEngine(t, s, "prefill-0", 4, nil)
 	putEngine(t, s, "decode-0", 2, nil)
 	putEngine(t, s, "decode-other", 2, func(r *metadata.Record) { r.Compatibility = "another model" })
-	base := srv.URL + "/metadata/v1/engines/prefill-0"
+	base := url + "/metadata/v1/engines/prefill-0"
 	rec := metadatatest.Marshal(t, metadatatest.Later(sized("prefill-0", 4, metadata.Rank{}), 1e9))
 	turned := metadatatest.Later(sized("prefill-0", 4, metadata.Rank{}), 1e9)
 	turned.Role = metadata.Decode
@@ -253,14 +248,9 @@ func TestRefusalWithoutAnAnswer(t *testing.T) {
 	nobody := routes.AuthorizerFunc(func(*http.Request, routes.Access) (routes.Caller, error) {
 		return routes.Caller{}, errors.New("secret")
 	})
-	h, err := routes.New(routes.Config{}, routes.Parts{Store: store.NewMemory(), Authorizer: nobody, Log: metadatatest.Quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := httptest.NewServer(h)
-	defer srv.Close()
+	url := routestest.Serve(t, store.NewMemory(), nil, nobody)
 	for _, path := range []string{"/metadata/v1/engines", "/metadata/v1/engines/p", "/metadata/v1/watch", "/metadata/v1/pairs"} {
-		got := routestest.Send(t, "GET", srv.URL+path, "", nil)
+		got := routestest.Send(t, "GET", url+path, "", nil)
 		routestest.WantError(t, path, got, 401, "invalid_token")
 		if got.Header.Get("WWW-Authenticate") == "" {
 			t.Errorf("%s: no challenge", path)

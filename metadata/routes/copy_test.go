@@ -52,10 +52,9 @@ func TestListOfAThousandCostsNoExchange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := routes.New(routes.Config{}, routes.Parts{Store: s, Copy: local, Authorizer: routestest.Callers{"agent": {Engine: "decode-1", Role: metadata.Decode}}, Log: metadatatest.Quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	parts := routestest.Parts(s, nil, routestest.Callers{"agent": {Engine: "decode-1", Role: metadata.Decode}})
+	parts.Copy = local
+	h := routestest.Handler(t, parts)
 	metadatatest.Background(t, local.Run)
 	metadatatest.Eventually(t, "all are known", func() bool { return len(local.Engines()) == 1000 })
 	s.Set(errors.New("asked"), false)
@@ -90,14 +89,10 @@ func TestFault41NamesAreNotTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, store := range []routes.Copy{nil, local} {
-		h, err := routes.New(routes.Config{}, routes.Parts{Store: s, Copy: store, Paired: couples, Log: metadatatest.Quiet(), Authorizer: routestest.Callers{
-			"agent": {Engine: "decode-0", Role: metadata.Decode}, "early": {Engine: "decode-9", Role: metadata.Decode}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		srv := httptest.NewServer(h)
-		t.Cleanup(srv.Close)
+	for _, from := range []routes.Copy{routestest.Direct{Store: s}, local} {
+		parts := routestest.Parts(s, nil, routestest.Callers{"agent": {Engine: "decode-0", Role: metadata.Decode}, "early": {Engine: "decode-9", Role: metadata.Decode}})
+		parts.Copy, parts.Paired = from, couples
+		url := routestest.ServeParts(t, parts)
 		metadatatest.Put(t, s, metadatatest.Record("decode-0", uint64(time.Now().UnixNano()), 1, 0), nil)
 		metadatatest.Put(t, s, metadatatest.Record("prefill-secret", uint64(time.Now().UnixNano()), 1, 0), nil)
 		metadatatest.Put(t, s, metadatatest.Record("prefill-half", uint64(time.Now().UnixNano()), 2, 0), nil)
@@ -105,7 +100,7 @@ func TestFault41NamesAreNotTold(t *testing.T) {
 			for _, token := range []string{"agent", "early"} {
 				var answers []string
 				for _, engine := range []string{"prefill-secret", "prefill-half", "prefill-none", "decode-none"} {
-					got := routestest.Send(t, "GET", srv.URL+fmt.Sprintf(path, engine), token, nil)
+					got := routestest.Send(t, "GET", url+fmt.Sprintf(path, engine), token, nil)
 					got.Header.Del("Date")
 					answers = append(answers, fmt.Sprint(got.Status, got.Header, string(got.Body)))
 					if got.Status != http.StatusForbidden || answers[0] != answers[len(answers)-1] {
@@ -114,26 +109,20 @@ func TestFault41NamesAreNotTold(t *testing.T) {
 				}
 			}
 		}
-		routestest.WantError(t, "one that may come yet", routestest.Send(t, "GET", srv.URL+"/metadata/v1/engines/prefill-later", "agent", nil), 404, "not_found")
+		routestest.WantError(t, "one that may come yet", routestest.Send(t, "GET", url+"/metadata/v1/engines/prefill-later", "agent", nil), 404, "not_found")
 	}
 }
 
 // Whoever may read certain engines sees the pairs of these.
 func TestPairsOfWhoReadsCertainEngines(t *testing.T) {
-	h, err := routes.New(routes.Config{}, routes.Parts{
-		Store: store.NewMemory(), Log: metadatatest.Quiet(), Authorizer: routestest.Callers{"reader": {Reads: []string{"p0", "d0"}}, "agent": {Engine: "d1", Reads: []string{"p0", "d0"}}},
-		Pairs: func() []metadata.PairState {
-			return []metadata.PairState{{Prefill: "p0", Decode: "d0"}, {Prefill: "p0", Decode: "d1"}, {Prefill: "secret", Decode: "d0"}, {Prefill: "secret", Decode: "d2"}}
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
+	parts := routestest.Parts(store.NewMemory(), nil, routestest.Callers{"reader": {Reads: []string{"p0", "d0"}}, "agent": {Engine: "d1", Reads: []string{"p0", "d0"}}})
+	parts.Pairs = func() []metadata.PairState {
+		return []metadata.PairState{{Prefill: "p0", Decode: "d0"}, {Prefill: "p0", Decode: "d1"}, {Prefill: "secret", Decode: "d0"}, {Prefill: "secret", Decode: "d2"}}
 	}
-	srv := httptest.NewServer(h)
-	t.Cleanup(srv.Close)
+	url := routestest.ServeParts(t, parts)
 	for token, want := range map[string]string{"reader": "p0-d0 ", "agent": "p0-d0 p0-d1 "} {
 		var answer struct{ Pairs []metadata.PairState }
-		if err := json.Unmarshal(routestest.Send(t, "GET", srv.URL+"/metadata/v1/pairs", token, nil).Body, &answer); err != nil {
+		if err := json.Unmarshal(routestest.Send(t, "GET", url+"/metadata/v1/pairs", token, nil).Body, &answer); err != nil {
 			t.Fatal(err)
 		}
 		got := ""

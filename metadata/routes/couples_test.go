@@ -2,13 +2,11 @@ package routes_test
 
 import (
 	"encoding/json"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"pdrouter/internal/metadatatest"
 	"pdrouter/metadata"
-	"pdrouter/metadata/routes"
 	"pdrouter/metadata/routes/routestest"
 	"pdrouter/metadata/store"
 )
@@ -24,13 +22,9 @@ func TestFault41WhatEnginesDeclareIsNotEnough(t *testing.T) {
 		"a": {Engine: "decode-a", Role: metadata.Decode}, "stranger": {Engine: "decode-stranger", Role: metadata.Decode},
 		"named": {Engine: "decode-a", Role: metadata.Decode, Reads: []string{"prefill-b"}}, "gateway": {},
 	}
-	h, err := routes.New(routes.Config{}, routes.Parts{Store: s, Authorizer: callers, Paired: couples, Log: metadatatest.Quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := httptest.NewServer(h)
-	t.Cleanup(srv.Close)
-	base := srv.URL + "/metadata/v1/engines"
+	parts := routestest.Parts(s, nil, callers)
+	parts.Paired = couples
+	base := routestest.ServeParts(t, parts) + "/metadata/v1/engines"
 	for _, engine := range []string{"prefill-a", "prefill-b", "decode-stranger"} {
 		metadatatest.Put(t, s, metadatatest.Record(engine, 7, 1, 0), nil)
 	}
@@ -62,22 +56,16 @@ func TestFault41WhatEnginesDeclareIsNotEnough(t *testing.T) {
 // TestPairsKeepOthersDigests: an agent learns that two digests differ, and not which they are.
 func TestPairsKeepOthersDigests(t *testing.T) {
 	why := &metadata.Unpairable{Reason: metadata.Incompatible, Text: `digests are "mine" and "secret"`}
-	h, err := routes.New(routes.Config{}, routes.Parts{
-		Store: store.NewMemory(), Authorizer: routestest.Callers{"agent": {Engine: "d"}, "person": {}}, Log: metadatatest.Quiet(),
-		Pairs: func() []metadata.PairState {
-			return []metadata.PairState{{Prefill: "p", Decode: "d", Reason: why.Reason.String(), Why: why.Error()}, {Prefill: "q", Decode: "d", Pairable: true, Why: "q is down"}}
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
+	parts := routestest.Parts(store.NewMemory(), nil, routestest.Callers{"agent": {Engine: "d"}, "person": {}})
+	parts.Pairs = func() []metadata.PairState {
+		return []metadata.PairState{{Prefill: "p", Decode: "d", Reason: why.Reason.String(), Why: why.Error()}, {Prefill: "q", Decode: "d", Pairable: true, Why: "q is down"}}
 	}
-	srv := httptest.NewServer(h)
-	t.Cleanup(srv.Close)
-	got := string(routestest.Send(t, "GET", srv.URL+"/metadata/v1/pairs", "agent", nil).Body)
+	url := routestest.ServeParts(t, parts)
+	got := string(routestest.Send(t, "GET", url+"/metadata/v1/pairs", "agent", nil).Body)
 	if strings.Contains(got, "secret") || !strings.Contains(got, `"why":"compatibility"`) || !strings.Contains(got, "q is down") {
 		t.Errorf("agent: got %s", got)
 	}
-	if got := string(routestest.Send(t, "GET", srv.URL+"/metadata/v1/pairs", "person", nil).Body); !strings.Contains(got, "secret") {
+	if got := string(routestest.Send(t, "GET", url+"/metadata/v1/pairs", "person", nil).Body); !strings.Contains(got, "secret") {
 		t.Errorf("person: got %s; want both digests", got)
 	}
 }

@@ -11,7 +11,7 @@ import (
 // watchHub tells all watchers what changes in the local copy. It tells them after the copy has changed, so they can read it there.
 type watchHub struct {
 	cfg    WatchConfig
-	copy   Copy // nil: there are no watches
+	copy   Copy
 	shapes *shapes
 	stop   func() // following copy
 
@@ -33,10 +33,8 @@ type seen struct {
 }
 
 func newWatchHub(cfg WatchConfig, local Copy, s *shapes) *watchHub {
-	h := &watchHub{cfg: cfg, copy: local, shapes: s, stop: func() {}, watchers: map[*watcher]struct{}{}, callers: map[string]int{}, seen: map[string]seen{}}
-	if local != nil {
-		h.stop = local.Subscribe(h.changed)
-	}
+	h := &watchHub{cfg: cfg, copy: local, shapes: s, watchers: map[*watcher]struct{}{}, callers: map[string]int{}, seen: map[string]seen{}}
+	h.stop = local.Subscribe(h.changed)
 	return h
 }
 
@@ -47,8 +45,6 @@ func (h *watchHub) join(caller string) (*watcher, error) {
 	switch {
 	case h.closed:
 		return nil, &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "closing", Msg: "this gateway is shutting down"}
-	case h.copy == nil:
-		return nil, &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "no_watch", Msg: "this gateway keeps no copy of the records to be watched"}
 	case len(h.watchers) >= h.cfg.Watchers:
 		return nil, &refusal.Error{Status: http.StatusServiceUnavailable, Reason: "watchers", Msg: "too many watches"}
 	case h.callers[caller] >= h.cfg.PerCaller:

@@ -3,13 +3,11 @@ package routes_test
 import (
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"pdrouter/internal/metadatatest"
 	"pdrouter/internal/refusal"
 	"pdrouter/metadata"
 	"pdrouter/metadata/routes"
@@ -38,13 +36,9 @@ func servePairs(t *testing.T) string {
 			{Model: "n", Prefill: "p1", Decode: "d2", Why: "no records of d2"},
 		}
 	}
-	h, err := routes.New(routes.Config{}, routes.Parts{Store: store.NewMemory(), Authorizer: who, Pairs: pairs, Log: metadatatest.Quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := httptest.NewServer(h)
-	t.Cleanup(srv.Close)
-	return srv.URL + "/metadata/v1/pairs"
+	parts := routestest.Parts(store.NewMemory(), nil, who)
+	parts.Pairs = pairs
+	return routestest.ServeParts(t, parts) + "/metadata/v1/pairs"
 }
 
 func TestPairsAreShownToWhoMaySeeThem(t *testing.T) {

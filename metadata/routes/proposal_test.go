@@ -3,7 +3,6 @@ package routes_test
 import (
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -46,13 +45,7 @@ func serveConnectors(t *testing.T) string {
 		}
 		return routes.Caller{Engine: token, Reads: []string{"d0"}}, nil
 	})
-	h, err := routes.New(routes.Config{}, routes.Parts{Store: s, Authorizer: who, Log: metadatatest.Quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := httptest.NewServer(h)
-	t.Cleanup(srv.Close)
-	return srv.URL + "/get_kv_connector_metadata"
+	return routestest.Serve(t, s, nil, who) + "/get_kv_connector_metadata"
 }
 
 func TestConnectorMetadataNamesEveryRank(t *testing.T) {

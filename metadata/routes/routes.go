@@ -56,8 +56,7 @@ func (c Config) Validate() error {
 // Parts are what the metadata routes are built from.
 type Parts struct {
 	Store metadata.Store
-	// Copy answers reads, whatever the store does, and tells watches what has changed; it must not have been filled yet. nil:
-	// the store answers each read, and watches are refused.
+	// Copy answers reads, whatever the store does, and tells watches what has changed; it must not have been filled yet.
 	Copy       Copy
 	Authorizer Authorizer // decides on every request
 	// Voucher signs the records that this gateway takes in and checks those that come signed; nil stores records as they
@@ -80,7 +79,7 @@ type Handler struct {
 	voucher metadata.Voucher
 	pairs   func() []metadata.PairState
 	paired  func(x, y string) bool // nil: any
-	copy    Copy                   // nil: none
+	copy    Copy
 	misses  chan struct{}
 	shapes  *shapes
 	refused func(status int, reason string)
@@ -95,8 +94,8 @@ func New(cfg Config, parts Parts) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("metadata: handler: %w", err)
 	}
-	if parts.Store == nil || parts.Authorizer == nil || parts.Log == nil {
-		return nil, errors.New("metadata: handler: want a store, an authorizer and a log")
+	if parts.Store == nil || parts.Copy == nil || parts.Authorizer == nil || parts.Log == nil {
+		return nil, errors.New("metadata: handler: want a store, a copy, an authorizer and a log")
 	}
 	h := &Handler{
 		store: parts.Store, auth: denying{parts.Authorizer}, voucher: parts.Voucher, pairs: parts.Pairs, paired: parts.Paired,

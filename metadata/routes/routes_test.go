@@ -140,5 +140,4 @@ func TestHandlerStoreDown(t *testing.T) {
 	s := &metadatatest.FailingStore{Memory: store.NewMemory(), Down: errors.New("secret address refused")}
 	base := routestest.Serve(t, s, nil, routestest.Tokens{}) + "/metadata/v1/engines"
 	routestest.WantError(t, "read", routestest.Send(t, "GET", base+"/prefill-0", "all", nil), 503, "store_unavailable")
-	routestest.WantError(t, "list", routestest.Send(t, "GET", base, "all", nil), 503, "store_unavailable")
 }

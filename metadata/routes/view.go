@@ -11,26 +11,14 @@ import (
 	"pdrouter/metadata"
 )
 
-// names returns every engine that there is.
-func (h *Handler) names(r *http.Request) ([]string, error) {
-	if h.copy != nil {
-		return h.copy.Engines(), nil
-	}
-	return h.store.List(r.Context())
-}
-
 // list answers with the engines that the caller may read.
 func (h *Handler) list(w http.ResponseWriter, r *http.Request) error {
 	caller, err := h.auth.Authorize(r, Access{Action: List})
 	if err != nil {
 		return err
 	}
-	names, err := h.names(r)
-	if err != nil {
-		return err
-	}
 	out, may := []metadata.Listed{}, h.accessMany(r, caller)
-	for _, name := range names {
+	for _, name := range h.copy.Engines() {
 		recs, all, err := may.engine(name, metadata.Rank{})
 		if err != nil {
 			if status := refuse(err).Status; status == http.StatusForbidden || status == http.StatusNotFound {

@@ -6,9 +6,9 @@ package routestest
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -34,22 +34,54 @@ func (f Callers) Authorize(r *http.Request, a routes.Access) (routes.Caller, err
 	return c, nil
 }
 
-// Serve serves the routes over a store, for these callers, and returns their URL.
-func Serve(t *testing.T, s metadata.Store, v metadata.Voucher, callers routes.Authorizer) string {
-	t.Helper()
-	return ServeLogging(t, s, v, callers, metadatatest.Quiet())
+// Direct is a Copy that asks the store each time, so that what a test has put can be read at once. It tells of no change.
+type Direct struct{ Store metadata.Store }
+
+// Engine implements routes.Copy.
+func (d Direct) Engine(name string) ([]metadata.Record, bool) {
+	recs, err := d.Store.Engine(context.Background(), name)
+	return recs, err == nil
 }
 
-// ServeLogging is Serve with a log.
-func ServeLogging(t *testing.T, s metadata.Store, v metadata.Voucher, callers routes.Authorizer, log *slog.Logger) string {
+// Engines implements routes.Copy.
+func (d Direct) Engines() []string {
+	names, err := d.Store.List(context.Background())
+	if err != nil {
+		return nil
+	}
+	return names
+}
+
+// Subscribe implements routes.Copy.
+func (Direct) Subscribe(func(engine string)) (cancel func()) { return func() {} }
+
+// Parts returns what routes over a store need, for these callers. v may be nil.
+func Parts(s metadata.Store, v metadata.Voucher, callers routes.Authorizer) routes.Parts {
+	return routes.Parts{Store: s, Copy: Direct{s}, Authorizer: callers, Voucher: v, Log: metadatatest.Quiet()}
+}
+
+// Handler returns the routes.
+func Handler(t *testing.T, parts routes.Parts) *routes.Handler {
 	t.Helper()
-	h, err := routes.New(routes.Config{}, routes.Parts{Store: s, Authorizer: callers, Voucher: v, Log: log})
+	h, err := routes.New(routes.Config{}, parts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := httptest.NewServer(h)
+	return h
+}
+
+// ServeParts serves the routes and returns their URL.
+func ServeParts(t *testing.T, parts routes.Parts) string {
+	t.Helper()
+	srv := httptest.NewServer(Handler(t, parts))
 	t.Cleanup(srv.Close)
 	return srv.URL
+}
+
+// Serve is ServeParts of Parts.
+func Serve(t *testing.T, s metadata.Store, v metadata.Voucher, callers routes.Authorizer) string {
+	t.Helper()
+	return ServeParts(t, Parts(s, v, callers))
 }
 
 // Transport carries requests to a handler without a network.
