@@ -91,7 +91,7 @@ func (f *recordFleet) cache(n int) (*cache.Cache, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := cache.New(store, cache.Config{Refresh: time.Hour}, nil, slog.New(slog.DiscardHandler))
+	c, err := cache.New(store, cache.Config{Refresh: time.Hour}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, nil, err
 	}

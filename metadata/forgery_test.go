@@ -112,7 +112,7 @@ func TestFault43WriteAccessToRedisIsNotEnough(t *testing.T) {
 			if n := s.Quarantined() - before; n != 1 {
 				t.Errorf("%d values quarantined; want 1", n)
 			}
-			c, err := cache.New(s, cache.Config{}, nil, metadatatest.Quiet())
+			c, err := cache.New(s, cache.Config{}, metadatatest.Quiet())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -119,13 +119,13 @@ func TestFault45Unpairable(t *testing.T) {
 // startOver serves with a local copy of the store.
 func startOver(t *testing.T, store metadata.Store, cfg config.Config, parts router.Parts) *routertest.Gateway {
 	t.Helper()
-	var g *routertest.Gateway
-	local, err := cache.New(store, cache.Config{}, func(engine string) { g.Router.Renewed(engine) }, slog.New(slog.DiscardHandler))
+	local, err := cache.New(store, cache.Config{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	parts.Records = local
-	g = routertest.Start(t, cfg, parts)
+	g := routertest.Start(t, cfg, parts)
+	local.Subscribe(g.Router.Renewed)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = local.Run(ctx) })

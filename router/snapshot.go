@@ -149,8 +149,8 @@ func mediaRules(m config.Media) *openai.MediaRules {
 }
 
 // Renewed notes that the records of an engine have changed: it appeared, restarted, published another rank, or
-// is gone. What is known of its earlier starts is void, and its pairs shake hands again. It does not block, and knows
-// names that are not of the configuration as well as others.
+// is gone. What is known of its earlier starts is void, and its pairs shake hands again. It does not block. Names
+// that are not of the configuration, and "", change nothing.
 func (r *Router) Renewed(name string) {
 	f := r.snapshot().fleet
 	e := f.Engine(name)

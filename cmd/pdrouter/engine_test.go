@@ -52,7 +52,7 @@ func newPlant(t *testing.T) *plant {
 		t.Fatal(err)
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	local, err := cache.New(p.store, cache.Config{}, nil, quiet)
+	local, err := cache.New(p.store, cache.Config{}, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

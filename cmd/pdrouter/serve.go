@@ -158,8 +158,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 		}
 		g.store = redisstore.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, voucher, log)
 	}
-	renewed := func(engine string) { g.router.Renewed(engine) } // the cache runs only when the router is there
-	if g.cache, err = cache.New(g.store, l.Metadata.Cache, renewed, log); err != nil {
+	if g.cache, err = cache.New(g.store, l.Metadata.Cache, log); err != nil {
 		return nil, err
 	}
 	if records != nil {
@@ -185,6 +184,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 		first.discard(nil)
 		return nil, err
 	}
+	g.cache.Subscribe(g.router.Renewed)
 	if err = g.routes(l, voucher, meters); err != nil {
 		first.discard(nil)
 		return nil, err

@@ -19,7 +19,7 @@ func TestWatchesEndWhenTheGatewayStops(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	anybody := routes.AuthorizerFunc(func(*http.Request, routes.Access) (routes.Caller, error) { return routes.Caller{}, nil })
 	s := store.NewMemory()
-	local, err := cache.New(s, cache.Config{}, nil, log)
+	local, err := cache.New(s, cache.Config{}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func NewGateway(t testing.TB) *Gateway {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	local, err := cache.New(g.Store, cache.Config{}, nil, log)
+	local, err := cache.New(g.Store, cache.Config{}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func BenchmarkCacheLookup(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	c, err := New(s, Config{}, nil, metadatatest.Quiet())
+	c, err := New(s, Config{}, metadatatest.Quiet())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func BenchmarkCacheStart1000x8(b *testing.B) {
 	const engines, ranks = 1000, 8
 	s := fleetOf(b, redistest.Start(b), engines, ranks)
 	full := func() *Cache {
-		c, err := New(s, Config{}, nil, metadatatest.Quiet())
+		c, err := New(s, Config{}, metadatatest.Quiet())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestCacheFetchesWhatIsNew(t *testing.T) {
 	const engines, ranks = 100, 2 // more than one batch
 	server := redistest.Start(t)
 	s := fleetOf(t, server, engines, ranks)
-	c := newCache(t, s, Config{}, nil)
+	c := newCache(t, s, Config{})
 	look := func(want uint64) {
 		t.Helper()
 		c.note(metadata.Change{})
@@ -128,7 +128,7 @@ func TestCacheReadsBatchAfterBatch(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		c := newCache(t, s, Config{Read: time.Minute}, nil)
+		c := newCache(t, s, Config{Read: time.Minute})
 		look(t, c)
 		if got := len(c.Engines()); got != engines {
 			t.Errorf("%s: the local copy has %d engines; want %d", name, got, engines)
@@ -146,7 +146,7 @@ func TestCacheSeesOtherGateways(t *testing.T) {
 	var told [2]chan time.Time // when the record was published that the copy has
 	for i := range stores {
 		stores[i] = metadatatest.Signing{Redis: metadatatest.RedisAt(t, server, v, "pdrouter"), Voucher: v}
-		caches[i] = newCache(t, stores[i], Config{Refresh: time.Hour}, nil)
+		caches[i] = newCache(t, stores[i], Config{Refresh: time.Hour})
 		told[i] = make(chan time.Time, 2*changes)
 		caches[i].Subscribe(func(engine string) {
 			if recs, ok := caches[i].Engine(engine); ok {
@@ -188,7 +188,7 @@ func BenchmarkCacheRenewals1000x8(b *testing.B) {
 	}{{"first half of the lease", false}, {"second half", true}} {
 		b.Run(c.name, func(b *testing.B) {
 			s := fleetOf(b, redistest.Start(b), engines, ranks)
-			cache, err := New(s, Config{}, nil, metadatatest.Quiet())
+			cache, err := New(s, Config{}, metadatatest.Quiet())
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -91,9 +91,8 @@ type Cache struct {
 	readAll time.Time
 }
 
-// New returns an empty local copy of store; Run fills it. changed, if not nil, is called as a subscriber is, but not
-// with "".
-func New(store metadata.Store, cfg Config, changed func(engine string), log *slog.Logger) (*Cache, error) {
+// New returns an empty local copy of store; Run fills it.
+func New(store metadata.Store, cfg Config, log *slog.Logger) (*Cache, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("metadata: cache: %w", err)
 	}
@@ -104,13 +103,6 @@ func New(store metadata.Store, cfg Config, changed func(engine string), log *slo
 	c := &Cache{store: store, from: from, cfg: cfg.withDefaults(), log: log,
 		ending: make(chan struct{}, 1), dirty: map[string]bool{}, again: map[string]again{}, wake: make(chan struct{}, 1), missed: true, apart: true}
 	c.copies.Store(&map[string]*copied{})
-	if changed != nil {
-		c.Subscribe(func(engine string) {
-			if engine != "" {
-				changed(engine)
-			}
-		})
-	}
 	return c, nil
 }
 

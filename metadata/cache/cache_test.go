@@ -15,9 +15,9 @@ import (
 	"pdrouter/metadata/store"
 )
 
-func newCache(t *testing.T, s metadata.Store, cfg Config, changed func(string)) *Cache {
+func newCache(t *testing.T, s metadata.Store, cfg Config) *Cache {
 	t.Helper()
-	c, err := New(s, cfg, changed, metadatatest.Quiet())
+	c, err := New(s, cfg, metadatatest.Quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,12 @@ func TestCacheFollowsAnnouncements(t *testing.T) {
 		before := metadatatest.Record("prefill-0", 7, 1, 0)
 		metadatatest.Put(t, s, before, nil)
 		told := make(chan string, 100)
-		c := newCache(t, s, Config{Refresh: time.Hour}, func(e string) { told <- e })
+		c := newCache(t, s, Config{Refresh: time.Hour})
+		c.Subscribe(func(engine string) {
+			if engine != "" {
+				told <- engine
+			}
+		})
 		cached(t, c, "prefill-0")
 		stop := metadatatest.Background(t, c.Run)
 		time.Sleep(10 * time.Millisecond)
@@ -104,7 +109,12 @@ func TestFault42CacheKeepsTheLastGoodCopy(t *testing.T) {
 				rec := metadatatest.Record("prefill-0", 7, 1, 0) // for a minute
 				metadatatest.Put(t, s, rec, nil)
 				var changes int
-				c := newCache(t, s, Config{}, func(string) { changes++ })
+				c := newCache(t, s, Config{})
+				c.Subscribe(func(engine string) {
+					if engine != "" {
+						changes++
+					}
+				})
 				stop := metadatatest.Background(t, c.Run)
 				time.Sleep(time.Second)
 				cached(t, c, "prefill-0", rec)
@@ -192,7 +202,7 @@ func TestCacheForgetsForGood(t *testing.T) {
 func TestCacheReadsTakeNoLock(t *testing.T) {
 	s := store.NewMemory()
 	metadatatest.Put(t, s, metadatatest.Record("prefill-0", 7, 1, 0), nil)
-	c := newCache(t, s, Config{}, nil)
+	c := newCache(t, s, Config{})
 	c.note(metadata.Change{})
 	if err := c.follow(t.Context()); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ func TestFault42RedisFlushed(t *testing.T) {
 	t.Parallel() // it waits for a lease to end, most of its time
 	server := redistest.Start(t)
 	s := metadatatest.RedisAt(t, server, nil, "pdrouter")
-	c := newCache(t, s, quick, nil)
+	c := newCache(t, s, quick)
 	metadatatest.Background(t, c.Run)
 	long, short := metadatatest.Record("prefill-0", 7, 1, 0), metadatatest.Record("decode-0", 7, 1, 0)
 	short.Expires = short.Published.Add(10 * time.Second) // seconds for a machine that is busy
@@ -48,7 +48,7 @@ func TestFault42RedisFlushed(t *testing.T) {
 func TestFault42SubscriptionCut(t *testing.T) {
 	server := redistest.Start(t)
 	s := metadatatest.RedisAt(t, server, nil, "pdrouter")
-	c := newCache(t, s, Config{Refresh: time.Hour, Retry: 20 * time.Millisecond}, nil)
+	c := newCache(t, s, Config{Refresh: time.Hour, Retry: 20 * time.Millisecond})
 	metadatatest.Background(t, c.Run)
 	rec := metadatatest.Record("prefill-0", 7, 1, 0)
 	for n := range uint64(3) {
@@ -65,7 +65,7 @@ func TestFault42SubscriptionCut(t *testing.T) {
 func TestFault42FailoverLosesWrites(t *testing.T) {
 	sentinels := redistest.StartSentinel(t)
 	s := metadatatest.RedisOf(t, redisdb.Config{Sentinel: redisdb.Sentinel{Master: redistest.MasterName, Addresses: sentinels.Addresses()}}, nil, "pdrouter")
-	c := newCache(t, s, Config{Refresh: time.Hour, Retry: 20 * time.Millisecond, Read: 10 * time.Second}, nil)
+	c := newCache(t, s, Config{Refresh: time.Hour, Retry: 20 * time.Millisecond, Read: 10 * time.Second})
 	metadatatest.Background(t, c.Run)
 	old, next := metadatatest.Record("prefill-0", 7, 1, 0), metadatatest.Record("prefill-0", 8, 1, 0)
 	metadatatest.Put(t, s, old, nil)
@@ -105,7 +105,7 @@ func TestFault42FailoverLosesWrites(t *testing.T) {
 func TestFault42ClusterFailover(t *testing.T) {
 	cluster := redistest.StartCluster(t, 1)
 	s := metadatatest.RedisOf(t, redisdb.Config{Cluster: cluster.Addresses()}, nil, "pdrouter")
-	c := newCache(t, s, Config{Refresh: 200 * time.Millisecond, Retry: 20 * time.Millisecond, Read: 10 * time.Second}, nil)
+	c := newCache(t, s, Config{Refresh: 200 * time.Millisecond, Retry: 20 * time.Millisecond, Read: 10 * time.Second})
 	metadatatest.Background(t, c.Run)
 	var recs []metadata.Record
 	for _, name := range []string{"prefill-0", "prefill-1", "prefill-2", "prefill-3", "prefill-4"} { // in slots of all three
@@ -141,7 +141,7 @@ func TestFault42RedisKilled(t *testing.T) {
 	server := redistest.Start(t)
 	v := metadatatest.NewVoucher("gateway")
 	s := metadatatest.Signing{Redis: metadatatest.RedisAt(t, server, v, "pdrouter"), Voucher: v}
-	c := newCache(t, s, Config{Refresh: 50 * time.Millisecond, Retry: 20 * time.Millisecond, Read: time.Second}, nil)
+	c := newCache(t, s, Config{Refresh: 50 * time.Millisecond, Retry: 20 * time.Millisecond, Read: time.Second})
 	metadatatest.Background(t, c.Run)
 	long, short := metadatatest.Record("prefill-0", 7, 1, 0), metadatatest.Record("decode-0", 7, 1, 0)
 	short.Expires = short.Published.Add(10 * time.Second) // seconds for a machine that is busy
@@ -185,7 +185,7 @@ func TestFault42RedisHangs(t *testing.T) {
 	s := metadatatest.RedisAt(t, server, nil, "pdrouter")
 	rec := metadatatest.Record("prefill-0", 7, 1, 0)
 	metadatatest.Put(t, s, rec, nil)
-	c := newCache(t, s, Config{Refresh: 50 * time.Millisecond, Retry: 20 * time.Millisecond, Read: 200 * time.Millisecond}, nil)
+	c := newCache(t, s, Config{Refresh: 50 * time.Millisecond, Retry: 20 * time.Millisecond, Read: 200 * time.Millisecond})
 	metadatatest.Background(t, c.Run)
 	known := func() bool { _, ok := c.Engine("prefill-0"); return ok }
 	metadatatest.Eventually(t, "the record is known", known)

@@ -21,7 +21,7 @@ func TestFault43OlderRecordBroughtBack(t *testing.T) {
 	newer := metadatatest.Later(old, time.Second)
 	newer.Doorbell = "127.0.0.1:2"
 	first := metadatatest.Marshal(t, metadatatest.Bound(t, v, old, own))
-	c, err := New(s, Config{}, nil, metadatatest.Quiet())
+	c, err := New(s, Config{}, metadatatest.Quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func look(t *testing.T, c *Cache) {
 func TestFault42WithdrawalMissed(t *testing.T) {
 	server := redistest.Start(t)
 	s := metadatatest.RedisAt(t, server, nil, "pdrouter")
-	c := newCache(t, s, Config{}, nil)
+	c := newCache(t, s, Config{})
 	gone, stays := metadatatest.Record("prefill-0", 7, 2, 0), metadatatest.Record("prefill-0", 7, 2, 1)
 	metadatatest.Put(t, s, gone, nil)
 	metadatatest.Put(t, s, stays, nil)
@@ -94,7 +94,7 @@ func TestFault42WithdrawalMissed(t *testing.T) {
 // An announcement of a withdrawal that comes after its rank was published again takes nothing away.
 func TestFault42WithdrawalLate(t *testing.T) {
 	s := metadatatest.RedisAt(t, redistest.Start(t), nil, "pdrouter")
-	c := newCache(t, s, Config{}, nil)
+	c := newCache(t, s, Config{})
 	heard := make(chan metadata.Change, 10)
 	metadatatest.Background(t, func(ctx context.Context) error { return s.Watch(ctx, func(ch metadata.Change) { heard <- ch }) })
 	<-heard
@@ -119,7 +119,7 @@ func TestFault43RedisWrongType(t *testing.T) {
 		t.Run(which, func(t *testing.T) {
 			server := redistest.Start(t)
 			s := metadatatest.RedisAt(t, server, nil, "pdrouter")
-			c := newCache(t, s, Config{}, nil)
+			c := newCache(t, s, Config{})
 			good, bad := metadatatest.Record("prefill-0", 7, 1, 0), metadatatest.Record("prefill-1", 7, 1, 0)
 			metadatatest.Put(t, s, good, nil)
 			metadatatest.Put(t, s, bad, nil)
@@ -148,7 +148,7 @@ func TestRedisReadsWriteNothing(t *testing.T) {
 	rec := metadatatest.Record("prefill-0", 7, 1, 0)
 	metadatatest.Put(t, s, rec, nil)
 	server.Do("CONFIG", "SET", "min-replicas-to-write", "1")
-	c := newCache(t, s, Config{}, nil)
+	c := newCache(t, s, Config{})
 	look(t, c)
 	cached(t, c, "prefill-0", rec)
 	if err := s.Put(t.Context(), metadatatest.Later(rec, time.Second)); err == nil || errors.Is(err, metadata.ErrStale) {

@@ -86,7 +86,7 @@ func subscribed(c *Cache) func() []string {
 func TestCacheSubscribersAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFaultyStore()
-		c := newCache(t, s, Config{}, nil)
+		c := newCache(t, s, Config{})
 		told := subscribed(c)
 		other := subscribed(c)
 		cancel := c.Subscribe(func(string) { t.Error("told after it was cancelled") })
@@ -134,7 +134,7 @@ func TestFault42LeasesEndWhileTheStoreIsDown(t *testing.T) {
 			}
 			metadatatest.Put(t, s, rec, nil)
 		}
-		c := newCache(t, s, Config{}, nil)
+		c := newCache(t, s, Config{})
 		told := subscribed(c)
 		metadatatest.Background(t, c.Run)
 		time.Sleep(time.Second)
@@ -166,7 +166,7 @@ func TestFault42WithdrawalWhileReadsFail(t *testing.T) {
 		s := &metadatatest.FailingStore{Memory: store.NewMemory()}
 		rec := metadatatest.Record("prefill-0", 7, 1, 0)
 		metadatatest.Put(t, s, rec, nil)
-		c := newCache(t, s, Config{}, nil)
+		c := newCache(t, s, Config{})
 		metadatatest.Background(t, c.Run)
 		time.Sleep(time.Second)
 		cached(t, c, "prefill-0", rec)
@@ -182,7 +182,7 @@ func TestFault42WithdrawalWhileReadsFail(t *testing.T) {
 func TestFault42BrokenEnginesWaitAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFaultyStore()
-		c := newCache(t, s, Config{}, nil)
+		c := newCache(t, s, Config{})
 		metadatatest.Background(t, c.Run)
 		broken, well := metadatatest.Record("prefill-0", 7, 1, 0), metadatatest.Record("decode-0", 7, 1, 0)
 		metadatatest.Put(t, s, broken, nil)
@@ -234,7 +234,7 @@ func TestFault42OutageInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &metadatatest.FailingStore{Memory: store.NewMemory()}
 		h := &lineCounter{lines: map[slog.Level]int{}}
-		c, err := New(s, Config{}, nil, slog.New(h))
+		c, err := New(s, Config{}, slog.New(h))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -148,7 +148,7 @@ func TestDirectoriesOfAFleet(t *testing.T) {
 	}
 	s := store.NewMemory()
 	metadatatest.Fleet(t, s, 2*agents)
-	local, err := cache.New(s, cache.Config{}, nil, metadatatest.Quiet())
+	local, err := cache.New(s, cache.Config{}, metadatatest.Quiet())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func TestFault69SkewedPublishers(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.SignWith(own)
-			copies, err := cache.New(s, cache.Config{}, nil, metadatatest.Quiet())
+			copies, err := cache.New(s, cache.Config{}, metadatatest.Quiet())
 			if err != nil {
 				t.Fatal(err)
 			}

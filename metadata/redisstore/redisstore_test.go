@@ -59,7 +59,7 @@ func put(t *testing.T, s *Store, rec metadata.Record) {
 // follow returns a running copy of the store.
 func follow(t *testing.T, s *Store, cfg cache.Config) *cache.Cache {
 	t.Helper()
-	c, err := cache.New(s, cfg, nil, s.log)
+	c, err := cache.New(s, cfg, s.log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func TestFault42AgentsReadWithoutTheStore(t *testing.T) {
 func TestListOfAThousandCostsNoExchange(t *testing.T) {
 	s := &metadatatest.FailingStore{Memory: store.NewMemory()}
 	metadatatest.Fleet(t, s, 1000)
-	local, err := cache.New(s, cache.Config{}, nil, metadatatest.Quiet())
+	local, err := cache.New(s, cache.Config{}, metadatatest.Quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestFault41NamesAreNotTold(t *testing.T) {
 	couples := func(x, y string) bool {
 		return strings.Contains("decode-0 prefill-0 prefill-later", x) && strings.Contains("decode-0 prefill-0 prefill-later", y)
 	}
-	local, err := cache.New(s, cache.Config{}, nil, metadatatest.Quiet())
+	local, err := cache.New(s, cache.Config{}, metadatatest.Quiet())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func New(t *testing.T, cfg routes.Config, s metadata.Store) *Gateway {
 func (g *Gateway) Start() {
 	g.t.Helper()
 	var err error
-	g.Local, err = cache.New(g.Store, cache.Config{Settle: time.Nanosecond, Refresh: 100 * time.Millisecond, Retry: 10 * time.Millisecond}, nil, metadatatest.Quiet())
+	g.Local, err = cache.New(g.Store, cache.Config{Settle: time.Nanosecond, Refresh: 100 * time.Millisecond, Retry: 10 * time.Millisecond}, metadatatest.Quiet())
 	if err != nil {
 		g.t.Fatal(err)
 	}
