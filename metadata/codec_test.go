@@ -75,11 +75,11 @@ func TestSignatureCoversEveryField(t *testing.T) {
 			r.Layout.Regions = []metadata.Region{metadatatest.Region(0), metadatatest.Region(2)}
 		},
 		"process":   func(r *metadata.Record) { r.Process.PID = 12 },
-		"key":       func(r *metadata.Record) { r.Key = append([]byte{1}, r.Key[1:]...) },
+		"key":       func(r *metadata.Record) { r.Key = append([]byte{^r.Key[0]}, r.Key[1:]...) },
 		"no key":    func(r *metadata.Record) { r.Key = nil },
 		"expiry":    func(r *metadata.Record) { r.Expires = r.Expires.Add(time.Hour) },
 		"key id":    func(r *metadata.Record) { r.KeyID = "other" },
-		"signature": func(r *metadata.Record) { r.Signature = append([]byte{1}, r.Signature[1:]...) },
+		"signature": func(r *metadata.Record) { r.Signature = append([]byte{^r.Signature[0]}, r.Signature[1:]...) },
 	} {
 		rec := signed
 		change(&rec)
