@@ -3,9 +3,17 @@
 package connector
 
 import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"net"
+	"strconv"
 	"strings"
 
+	"pdrouter/metadata"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 )
 
 // Connector is one engine protocol: how its legs follow each other, how they end, and what is written into each. Its methods are pure.
@@ -28,15 +36,15 @@ type Traits struct {
 	Mode dispatch.Mode // how the legs of a split request follow each other
 
 	// drains: ending the legs of a split request before decode's first token leaks KV. So a request without a client drains.
-	drains        bool
-	RequiresSplit bool // a decode engine serves no request alone
-	Handshakes    bool // two engines shake hands before they hand anything over
-	Publishes     bool // engines publish records with the gateway, and have control routes
-	Cancels       bool // both engines can be told at any time that a transfer is over
-	Writes        bool // prefill writes into decode's blocks, and no engine tells the gateway when
-	Reads         bool // decode reads prefill's blocks, which its answer names
-	Meets         bool // the legs meet at prefill's bootstrap server; prefill's answer has no params
-	BareErrors    bool // an error may have no wrapper, and the healthy engine of a pair may report a failed transfer
+	drains          bool
+	RequiresSplit   bool // a decode engine serves no request alone
+	Handshakes      bool // two engines shake hands before they hand anything over
+	Publishes       bool // engines publish records with the gateway, and have control routes
+	Cancels         bool // both engines can be told at any time that a transfer is over
+	Writes          bool // prefill writes into decode's blocks, and no engine tells the gateway when
+	Reads           bool // decode reads prefill's blocks, which its answer names
+	Meets           bool // the legs meet at prefill's bootstrap server; prefill's answer has no params
+	UnwrappedErrors bool // an error may have no wrapper, and the healthy engine of a pair may report a failed transfer
 
 	Stock *StockTraits // of engines of stock vLLM; nil of others
 }
@@ -45,6 +53,79 @@ type Traits struct {
 type StockTraits struct {
 	TransferMode string // the engines' own name for it
 	Needs        string // the versions and connectors of vLLM that hand off with it
+}
+
+// Handoff is what the two legs of one attempt share. Its ids are new at every attempt: engines
+// match the legs by them.
+type Handoff struct {
+	Request   string // the engine-side X-Request-Id
+	Transfer  string // 32 hexadecimal digits
+	Shape     openai.Shape
+	Bootstrap Bootstrap // connector sglang
+	// Prefill and decode are the runs of the engines that publish their own generation (connector kvplane).
+	Prefill, Decode metadata.Incarnation
+	Endpoint        *PrefillEndpoint // of the prefill engine, if it is a stock one
+	KVParams        []byte           // what prefill answered; nil until then
+	ValidMS         int64            // how long the transfer may take
+	// Ticket is the gateway's, which both legs of connector kvplane carry; nil without a key to sign it.
+	Ticket []byte
+}
+
+// Draw gives both legs new ids.
+func (h *Handoff) Draw() {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	var t [64]byte
+	for i, c := range b {
+		binary.LittleEndian.PutUint16(t[2*i:], hexPairs[c])
+	}
+	s := string(t[:])
+	h.Transfer, h.Request = s[:32], s[32:]
+}
+
+// hexPairs are the two digits of each byte, the first one low: every dispatch writes 32 bytes so.
+var hexPairs = func() (of [256]uint16) {
+	const digits = "0123456789abcdef"
+	for c := range of {
+		of[c] = uint16(digits[c>>4]) | uint16(digits[c&15])<<8
+	}
+	return of
+}()
+
+// WithoutHandoff returns an engine's refusal without the members of the hand-off, at any depth. It reports false if the rest may still
+// contain data of the hand-off. Then the body must not be sent to a client.
+func (h *Handoff) WithoutHandoff(body []byte) ([]byte, bool) {
+	out, ok := answer.StripTransferParams(nil, body)
+	if !ok {
+		return nil, false
+	}
+	c := h.Endpoint
+	if h.KVParams != nil {
+		if answered, ok := ParseEndpoint(h.KVParams); ok {
+			c = answered
+		}
+	}
+	secrets := [...]string{h.Transfer, string(h.Ticket), "", "", "", ""}
+	if c != nil {
+		secrets[2], secrets[3] = c.EngineID, hostPort(c.Host, c.Port)
+	}
+	if m := h.Bootstrap; m.host != "" {
+		secrets[4], secrets[5] = hostPort(m.host, m.port), strconv.FormatUint(m.room, 10)
+	}
+	for _, s := range secrets {
+		if s != "" && bytes.Contains(out, []byte(s)) {
+			return nil, false
+		}
+	}
+	return out, true
+}
+
+// hostPort is a host and a port as messages have them; "" of no host.
+func hostPort(host string, port int) string {
+	if host == "" {
+		return ""
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
 // Default is the connector of a model that names none.

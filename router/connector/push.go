@@ -39,7 +39,7 @@ func (push) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 			return append(out, dispatch.Action{Do: dispatch.DoFinishPrefill})
 		case dispatch.LegMoved: // the run that decode registered with has ended, and no leg takes what the new run holds
 			return append(out, dispatch.Action{Do: dispatch.DoFreePrefill}, dispatch.Action{Do: dispatch.DoAbandon})
-		case dispatch.LegBare: // what decode registered is never written, however often prefill is asked
+		case dispatch.LegNoHandOff: // what decode registered is never written, however often prefill is asked
 			return append(out, dispatch.Action{Do: dispatch.DoAbandon})
 		case dispatch.LegRejected: // decode rejects the same body
 			return out

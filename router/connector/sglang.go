@@ -20,7 +20,7 @@ import (
 // serves a request without a bootstrap room.
 type sglang struct{}
 
-var sglangTraits = Traits{Name: NameSGLang, Mode: dispatch.Together, RequiresSplit: true, Meets: true, BareErrors: true}
+var sglangTraits = Traits{Name: NameSGLang, Mode: dispatch.Together, RequiresSplit: true, Meets: true, UnwrappedErrors: true}
 
 func (sglang) Traits() *Traits { return &sglangTraits }
 
@@ -98,19 +98,19 @@ func IsFailedTransfer(message string) bool {
 	return slices.ContainsFunc(failedTransfers[:], func(words string) bool { return strings.HasPrefix(message, words) })
 }
 
-// WrapBareError wraps an error of SGLang, which has no wrapper, in OpenAI's shape. It returns any other body unchanged.
-func WrapBareError(body []byte) []byte {
+// WrapError wraps an error of SGLang, which has no wrapper, in OpenAI's shape. It returns any other body unchanged.
+func WrapError(body []byte) []byte {
 	s := jsonscan.Scanner{Bytes: body, MaxDepth: answer.MaxAnswerDepth}
-	bare := false
+	isError := false
 	s.Space()
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {
 		at, is := s.Pos, string(m.Key) == "object"
 		if s.Value(1) && is {
-			bare = string(body[at:s.Pos]) == `"error"`
+			isError = string(body[at:s.Pos]) == `"error"`
 		}
 	}
-	if !s.End() || !bare {
+	if !s.End() || !isError {
 		return body
 	}
 	return append(append([]byte(`{"error":`), body...), '}')

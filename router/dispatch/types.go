@@ -41,20 +41,20 @@ func (m Mode) String() string { return [...]string{"alone", "together", "in_turn
 type LegState uint8
 
 const (
-	LegIdle     LegState = iota // never asked
-	LegAsked                    // asked, no answer
-	LegAnswered                 // prefill: it has finished; decode: its first event is here
-	LegWhole                    // decode: its whole answer is here
-	LegRefused                  // it was certainly not begun: no connection, 429, 503
-	LegRejected                 // it was certainly not begun, and would never be: any other 4xx
-	LegBroken                   // it was begun and has ended with an error of the engine
-	LegLost                     // the connection broke or was given up; what the engine did is unknown
-	LegMoved                    // prefill finished on another run of the engine than decode's request names
-	LegBare                     // prefill finished, and hands nothing off
+	LegIdle      LegState = iota // never asked
+	LegAsked                     // asked, no answer
+	LegAnswered                  // prefill: it has finished; decode: its first event is here
+	LegWhole                     // decode: its whole answer is here
+	LegRefused                   // it was certainly not begun: no connection, 429, 503
+	LegRejected                  // it was certainly not begun, and would never be: any other 4xx
+	LegBroken                    // it was begun and has ended with an error of the engine
+	LegLost                      // the connection broke or was given up; what the engine did is unknown
+	LegMoved                     // prefill finished on another run of the engine than decode's request names
+	LegNoHandOff                 // prefill finished, and hands nothing off
 )
 
 func (s LegState) String() string {
-	return [...]string{"idle", "asked", "answered", "whole", "refused", "rejected", "broken", "lost", "moved", "bare"}[s]
+	return [...]string{"idle", "asked", "answered", "whole", "refused", "rejected", "broken", "lost", "moved", "no_hand_off"}[s]
 }
 
 // Resolved reports whether it is known what became of the leg: it has ended, or its stream has begun.
@@ -65,7 +65,7 @@ func (s LegState) Open() bool { return s == LegAsked || s == LegAnswered }
 
 // Failed reports whether a prefill leg has ended without a usable answer, and not by the fault of the request.
 func (s LegState) Failed() bool {
-	return s == LegRefused || s == LegBroken || s == LegLost || s == LegMoved || s == LegBare
+	return s == LegRefused || s == LegBroken || s == LegLost || s == LegMoved || s == LegNoHandOff
 }
 
 // EventKind is the kind of an event.
@@ -144,7 +144,7 @@ func (k EventKind) Leaves() LegState {
 	case EvPrefillMoved:
 		return LegMoved
 	case EvPrefillBare:
-		return LegBare
+		return LegNoHandOff
 	case EvDecodeWhole, EvDecodeTooLarge: // nothing of it is left with the engine
 		return LegWhole
 	case EvPrefillRefused, EvDecodeRefused:
@@ -175,8 +175,8 @@ const (
 	DoAskBoth                     // send both legs
 	DoAskPrefill                  // send the prefill leg
 	DoAskDecode                   // send the decode leg
-	DoExpectDecode                // decode's first event is due within the transfer's time; exchange/transfer.go explains the three watches
-	DoWatchTransfer               // poll both engines for whether the transfer can still come
+	DoExpectDecode                // the attempt fails if decode's first event does not come within the transfer's time
+	DoWatchTransfer               // poll both engines for whether the transfer can still come; exchange/transfer.go says why
 	DoCheckDecode                 // check decode's load, then end its leg unless it must stay open
 	DoBlamePrefill                // plan without this prefill engine
 	DoBlameDecode                 // plan without this decode engine

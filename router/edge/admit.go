@@ -20,7 +20,7 @@ import (
 // buffers, but for the body: its bytes last as long as the handler.
 type request struct {
 	exchange.Request
-	r     *Edge
+	srv   *Edge
 	s     *Snapshot
 	route *route
 	who   principal
@@ -54,7 +54,7 @@ func (q *request) Ended(x *exchange.Exchange) {
 	}
 	if l, ok := q.lease.(*stored.Lease); ok && x.WorksOn() {
 		id, e := x.Keeper()
-		q.r.Backgrounds.Hold(id, e, q.Forwarded, l)
+		q.srv.Backgrounds.Hold(id, e, q.Forwarded, l)
 		q.lease = nil
 	}
 	used = x.Used()
@@ -180,8 +180,8 @@ const ScopePriority = "priority"
 
 // enter gets an admitted request a place with the model's engines. It may wait for one, on the goroutine of the client's connection.
 // header is the client's X-Vllm-Priority. If enter returns an error, it has given back what the request held.
-func (r *Edge) enter(q *request, conn net.Conn, header []byte) *openai.Error {
-	if l, ok := q.lease.(*stored.Lease); ok && !r.Backgrounds.Admit(l, q.s.Config.Limits.Background) {
+func (srv *Edge) enter(q *request, conn net.Conn, header []byte) *openai.Error {
+	if l, ok := q.lease.(*stored.Lease); ok && !srv.Backgrounds.Admit(l, q.s.Config.Limits.Background) {
 		q.giveBack(exchange.UsedTokens{})
 		return ofCaller(errTooManyBackground(), q.who, q.Model.Name)
 	}
@@ -193,10 +193,10 @@ func (r *Edge) enter(q *request, conn net.Conn, header []byte) *openai.Error {
 	} else if got, w = g.Enqueue(q.standing(header), q.Arrived); w != nil {
 		q.Checked = time.Since(q.Arrived)
 		late := time.AfterFunc(q.s.Config.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
-		watch, _ := r.Disconnects.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
+		watch, _ := srv.Disconnects.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
 		select {
 		case got = <-w.Done():
-		case <-r.closing: // also if no configuration has the queue's model any more
+		case <-srv.closing: // also if no configuration has the queue's model any more
 			g.Drop(w, reason.Shutdown)
 			got = <-w.Done()
 		}
@@ -204,7 +204,7 @@ func (r *Edge) enter(q *request, conn net.Conn, header []byte) *openai.Error {
 		watch.Stop()
 		q.Queued = time.Since(q.Arrived)
 	}
-	if q.slot = got.Slot; got.Why == reason.None && r.turnsAway() { // also of a place that came free as its request was ended at shutdown
+	if q.slot = got.Slot; got.Why == reason.None && srv.turnsAway() { // also of a place that came free as its request was ended at shutdown
 		got.Why = reason.Shutdown
 	}
 	if got.Why == reason.None {
@@ -230,12 +230,12 @@ func (q *request) standing(header []byte) int {
 }
 
 // turnAway ends the wait of all requests in queues, and of later ones.
-func (r *Edge) turnAway() { r.close() }
+func (srv *Edge) turnAway() { srv.close() }
 
 // turnsAway reports whether turnAway was called.
-func (r *Edge) turnsAway() bool {
+func (srv *Edge) turnsAway() bool {
 	select {
-	case <-r.closing:
+	case <-srv.closing:
 		return true
 	default:
 		return false

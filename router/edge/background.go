@@ -26,11 +26,11 @@ func (q *request) holdLease(allowed Allowance) *openai.Error {
 func (q *request) observeResponse(x *exchange.Exchange) {
 	id, _, _ := strings.Cut(strings.TrimPrefix(q.Path, pathResponses+"/"), "/")
 	id, _, _ = strings.Cut(id, "?")
-	if !q.r.Backgrounds.Holds(id) {
+	if !q.srv.Backgrounds.Holds(id) {
 		return
 	}
 	if tokens, works := x.ResponseState(); !works {
-		q.r.Backgrounds.End(id, tokens)
+		q.srv.Backgrounds.End(id, tokens)
 	}
 }
 

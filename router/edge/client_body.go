@@ -177,7 +177,7 @@ func errBodyMemory() *openai.Error {
 const mostUnused = 4 << 10
 
 // readBody reads the body of a request, which the caller then holds.
-func (r *Edge) readBody(a *clientConn, q *request, f bodyFraming) (*clientBody, *openai.Error) {
+func (srv *Edge) readBody(a *clientConn, q *request, f bodyFraming) (*clientBody, *openai.Error) {
 	most, cfg := int(q.s.Config.Limits.Body), q.s.Config
 	if !q.route.does.reads() {
 		most = min(most, mostUnused)
@@ -188,20 +188,20 @@ func (r *Edge) readBody(a *clientConn, q *request, f bodyFraming) (*clientBody, 
 	if f.expects && f.length != 0 {
 		_ = a.SetWriteDeadline(time.Now().Add(cfg.Timeouts.Write))
 		if _, err := io.WriteString(a, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
-			return nil, r.unread(err)
+			return nil, srv.errReading(err)
 		}
 	}
-	b := r.bodies.open()
+	b := srv.bodies.open()
 	b.tenant = q.who.Tenant
-	if err := a.readBody(b, most, int(cfg.Limits.BodyMemory)); err != nil {
+	if err := a.readInto(b, most, int(cfg.Limits.BodyMemory)); err != nil {
 		b.Release()
-		return nil, r.unread(err)
+		return nil, srv.errReading(err)
 	}
 	return b, nil
 }
 
-// unread is the answer to a request whose body could not be read.
-func (r *Edge) unread(err error) *openai.Error {
+// errReading is the answer to a request whose body could not be read.
+func (srv *Edge) errReading(err error) *openai.Error {
 	var e *openai.Error
 	if errors.As(err, &e) {
 		return e
@@ -209,22 +209,22 @@ func (r *Edge) unread(err error) *openai.Error {
 	e = openai.ErrFraming("The request could not be read.")
 	var late net.Error
 	if errors.As(err, &late) && late.Timeout() {
-		e = r.errUnfinished()
+		e = srv.errUnfinished()
 	}
 	e.Err = err
 	return e
 }
 
 // errUnfinished answers a request that has not arrived in time. At the end of a shutdown the time is over for all of them.
-func (r *Edge) errUnfinished() *openai.Error {
-	if r.turnsAway() {
+func (srv *Edge) errUnfinished() *openai.Error {
+	if srv.turnsAway() {
 		return openai.ErrDraining()
 	}
 	return openai.NewError(reason.Timeout, "The request did not arrive in time.")
 }
 
-// readBody appends what follows the head to b. An error that is an *Error says what is wrong with the bytes.
-func (a *clientConn) readBody(b *clientBody, most, memory int) error {
+// readInto appends what follows the head to b. An error that is an *Error says what is wrong with the bytes.
+func (a *clientConn) readInto(b *clientBody, most, memory int) error {
 	if !a.chunked {
 		if err := a.readPart(b, int(a.left), memory); err != nil {
 			return err
@@ -261,7 +261,7 @@ func (a *clientConn) readBody(b *clientBody, most, memory int) error {
 // readPart reads what is left of the body, or of its chunk. The body will have at most most bytes.
 func (a *clientConn) readPart(b *clientBody, most, memory int) error {
 	for a.left > 0 {
-		if len(a.early) == 0 && len(b.bytes) == 0 { // hold no buffer until there are bytes
+		if len(a.buffered) == 0 && len(b.bytes) == 0 { // hold no buffer until there are bytes
 			if err := a.fill(); err != nil {
 				return err
 			}
@@ -327,12 +327,12 @@ func (a *clientConn) skipTrailer() error {
 // readLine appends the next line to dst, without its end, which must be CRLF. A line that dst has no room for is refused.
 func (a *clientConn) readLine(dst []byte) ([]byte, error) {
 	for {
-		if len(a.early) == 0 {
+		if len(a.buffered) == 0 {
 			if err := a.fill(); err != nil {
 				return nil, err
 			}
 		}
-		c := a.early[0]
+		c := a.buffered[0]
 		a.drop(1)
 		switch {
 		case c == '\n' && len(dst) > 0 && dst[len(dst)-1] == '\r':

@@ -6,7 +6,7 @@ import "net"
 type Debug struct{ r *Edge }
 
 // Debug returns the edge's debug.
-func (r *Edge) Debug() Debug { return Debug{r} }
+func (srv *Edge) Debug() Debug { return Debug{srv} }
 
 // BodiesOpened is how many bodies were begun to be read, TenantsOfBodies how many tenants have some in memory.
 func (d Debug) BodiesOpened() uint64 { return d.r.bodies.opened.Load() }

@@ -1,6 +1,6 @@
 // Package edge is the server towards clients: it accepts connections, reads requests strictly, authenticates and admits them (the caller's
 // limits, the model's queue), has each served by an exchange or a fan-out, and sends what came of it. http.go has one request from its
-// head to its answer; read it first. The files http*.go alone know the HTTP library. It talks to no engine.
+// head to its answer; read it first. It and edge.go alone know the HTTP library. It talks to no engine.
 package edge
 
 import (
@@ -14,12 +14,16 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+
 	"pdrouter/auth"
 	"pdrouter/internal/disconnect"
 	"pdrouter/router/config"
 	"pdrouter/router/exchange"
 	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
+	"pdrouter/router/reason"
 	"pdrouter/router/stored"
 )
 
@@ -74,26 +78,26 @@ func New(parts Parts) *Edge {
 }
 
 // Draining reports whether Drain was called.
-func (r *Edge) Draining() bool { return r.draining.Load() }
+func (srv *Edge) Draining() bool { return srv.draining.Load() }
 
 // AskedReady reports whether a client has asked for the readiness, and so looks at the end of it.
-func (r *Edge) AskedReady() bool { return r.askedReady.Load() }
+func (srv *Edge) AskedReady() bool { return srv.askedReady.Load() }
 
 // BodyBytes is how much memory is held for request bodies.
-func (r *Edge) BodyBytes() int64 { return r.bodies.held.Load() }
+func (srv *Edge) BodyBytes() int64 { return srv.bodies.held.Load() }
 
 // Drain makes readiness probes fail and answers close their connections. Requests are served as before.
-func (r *Edge) Drain() {
-	if !r.draining.Swap(true) {
-		r.Log.Info("draining", "requests", r.Exchanges.Count())
+func (srv *Edge) Drain() {
+	if !srv.draining.Swap(true) {
+		srv.Log.Info("draining", "requests", srv.Exchanges.Count())
 	}
 }
 
 // answerProbe returns the status of a probe at the clients' listener.
-func (r *Edge) answerProbe(does doing) int {
+func (srv *Edge) answerProbe(does doing) int {
 	if does == readiness {
-		r.askedReady.Store(true)
-		if r.draining.Load() || !r.Serves() {
+		srv.askedReady.Store(true)
+		if srv.draining.Load() || !srv.Serves() {
 			return http.StatusServiceUnavailable
 		}
 	}
@@ -105,19 +109,19 @@ const newcomer = time.Second
 
 // Serve answers clients on ln until ctx ends, then lets the requests under way finish for at most the drain time,
 // cuts the rest with an error event, and returns. It closes ln, and serves connections that were accepted before. Call it once.
-func (r *Edge) Serve(ctx context.Context, ln net.Listener) error {
+func (srv *Edge) Serve(ctx context.Context, ln net.Listener) error {
 	clients := newListener(ln)
 	accepting := make(chan error, 1)
 	go func() { accepting <- clients.run() }()
-	server := r.newServer(r.Current().Config)
+	server := srv.newServer(srv.Current().Config)
 	go func() { _ = server.Listener(clients) }() // it ends when clients does
 	var failed error
 	select {
 	case failed = <-accepting:
 	case <-ctx.Done():
 	}
-	r.Drain()
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Current().Config.Timeouts.Drain)
+	srv.Drain()
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), srv.Current().Config.Timeouts.Drain)
 	defer cancel()
 	_ = ln.Close() // it may have been closed already
 	if failed == nil {
@@ -132,14 +136,14 @@ func (r *Edge) Serve(ctx context.Context, ln net.Listener) error {
 	clients.closeSilent(time.Now().Add(time.Hour))
 	err, late := server.Server().ShutdownWithContext(stop), false // connections are closed when they are idle
 	if late = errors.Is(err, context.DeadlineExceeded); late {
-		r.turnAway()
+		srv.turnAway()
 		clients.stopReading()
-		r.Exchanges.ShutDown()
+		srv.Exchanges.ShutDown()
 		err = nil
 	}
 	// Answers are on their way out: give them the time of one write, at most a second or so. A client that has not read its answer by then
 	// would hold the request, and what was taken for it, for timeouts.write.
-	for i := 0; i < 200 && (r.Exchanges.Count() > 0 || late && clients.left() > 0); i++ {
+	for i := 0; i < 200 && (srv.Exchanges.Count() > 0 || late && clients.left() > 0); i++ {
 		if i == 100 {
 			clients.stopWriting()
 		}
@@ -152,4 +156,63 @@ func (r *Edge) Serve(ctx context.Context, ln net.Listener) error {
 		return fmt.Errorf("router: serve %s: %w", ln.Addr(), err)
 	}
 	return nil
+}
+
+// newServer returns the HTTP server for clients. limits.concurrent, timeouts.read and timeouts.idle are those of cfg as long as it runs.
+func (srv *Edge) newServer(cfg *config.Config) *fiber.App {
+	app := fiber.New(fiber.Config{
+		CaseSensitive:         true,
+		StrictRouting:         true,
+		DisableStartupMessage: true,
+		ReadBufferSize:        HeadBytes,
+		ReadTimeout:           cfg.Timeouts.Read,
+		IdleTimeout:           cfg.Timeouts.Idle,
+		Concurrency:           cfg.Limits.Concurrent,
+		ErrorHandler:          srv.answerUnreadable,
+	})
+	server := app.Server()
+	server.CloseOnShutdown = true
+	server.NoDefaultServerHeader = true
+	server.ReduceMemoryUsage = true // a connection that waits, for a request or for the end of a stream, holds no reader
+	server.HeaderReceived = hideBody
+	server.DisablePreParseMultipartForm = true
+	// Fiber's own router is passed by: it would answer unknown methods itself, and there is one route table (routes.go).
+	server.Handler = func(rc *fasthttp.RequestCtx) {
+		// Header names here are written as they are sent, so that none has to be normalized each time that it is used.
+		rc.Request.Header.DisableNormalizing()
+		rc.Response.Header.DisableNormalizing()
+		c := app.AcquireCtx(rc)
+		defer app.ReleaseCtx(c)
+		_ = srv.handle(c)
+		if !rc.Conn().(*clientConn).reusable() || srv.draining.Load() { // the client's next request goes to another gateway
+			c.Response().SetConnectionClose()
+		}
+	}
+	return app
+}
+
+// hideBody has the server believe that a request has no body. So it reads none, and the connection hands it none: what it would
+// do with one on its own (parse forms into files, take trailers for header fields, allocate what the head promises) is not done.
+func hideBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	h.SetContentLength(0)
+	h.Del(fiber.HeaderExpect)
+	return fasthttp.RequestConfig{}
+}
+
+// answerUnreadable answers requests whose head the server could not read. The server's error quotes the head, which may have
+// credentials in it, so it goes neither to the client nor to the log.
+func (srv *Edge) answerUnreadable(c *fiber.Ctx, err error) error {
+	c.Context().Conn().(*clientConn).refused = true
+	var fe *fiber.Error
+	if !errors.As(err, &fe) {
+		return srv.reject(c, openai.ErrInternal(nil))
+	}
+	e := openai.ErrFraming("The request could not be read.")
+	switch fe.Code {
+	case http.StatusRequestHeaderFieldsTooLarge:
+		e = openai.NewError(reason.HeadTooLarge, "The request's head is larger than %d bytes.", HeadBytes)
+	case http.StatusRequestTimeout:
+		e = srv.errUnfinished()
+	}
+	return srv.reject(c, e)
 }

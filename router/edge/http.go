@@ -24,26 +24,26 @@ import (
 
 const maxLoggedPath = 256 // bytes of a path in the log
 
-// handle serves one request. The files http*.go alone know fiber and fasthttp's server side: their strings are rewritten by
+// handle serves one request. This file and edge.go alone know fiber and fasthttp's server side: their strings are rewritten by
 // the next request on the connection, so what is kept is copied here.
-func (r *Edge) handle(c *fiber.Ctx) (err error) {
-	s := r.Current()
-	q := &request{r: r, s: s, Request: exchange.Request{Snapshot: s.Exchange, Arrived: time.Now()}}
+func (srv *Edge) handle(c *fiber.Ctx) (err error) {
+	s := srv.Current()
+	q := &request{srv: srv, s: s, Request: exchange.Request{Snapshot: s.Exchange, Arrived: time.Now()}}
 	defer func() {
 		if v := recover(); v != nil {
 			q.panicked(v)
-			r.Log.Error("panic at the edge", "panic", v, "stack", string(debug.Stack()))
+			srv.Log.Error("panic at the edge", "panic", v, "stack", string(debug.Stack()))
 			c.Response().Reset()
-			err = r.fail(c, openai.ErrInternal(nil))
+			err = srv.reject(c, openai.ErrInternal(nil))
 		}
 	}()
 	h, conn := &c.Request().Header, c.Context().Conn().(*clientConn)
 	framing, e := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()})
-	if e == nil && (conn.head.bare || !conn.open) {
+	if e == nil && (conn.head.bareLF || !conn.open) {
 		e = openai.ErrFraming("A header line does not end in CRLF.")
 	}
 	if e != nil {
-		return r.fail(c, e)
+		return srv.reject(c, e)
 	}
 	conn.expect(framing)
 	path := pathOf(string(h.RequestURI()))
@@ -52,59 +52,59 @@ func (r *Edge) handle(c *fiber.Ctx) (err error) {
 		if rt != nil && e.Status == http.StatusMethodNotAllowed {
 			c.Set(fiber.HeaderAllow, rt.method)
 		}
-		return r.fail(c, e)
+		return srv.reject(c, e)
 	}
 	if rt.does.isProbe() {
-		c.Response().SetStatusCode(r.answerProbe(rt.does))
-		r.bound(c)
+		c.Response().SetStatusCode(srv.answerProbe(rt.does))
+		srv.limitWrite(c)
 		return nil
 	}
 	q.route, q.name = rt, name
-	if q.who, e = r.authenticate(q.s, rt, c); e != nil {
-		return r.fail(c, e)
+	if q.who, e = srv.authenticate(q.s, rt, c); e != nil {
+		return srv.reject(c, e)
 	}
 	q.Path, q.Pattern, q.Subject, q.Tenant = rt.path, rt.String(), q.who.Subject, q.who.Tenant
 	if e = contentType(h, rt.does); e != nil {
-		return r.fail(c, ofCaller(e, q.who, ""))
+		return srv.reject(c, ofCaller(e, q.who, ""))
 	}
-	body, e := r.readBody(conn, q, framing)
+	body, e := srv.readBody(conn, q, framing)
 	if e != nil {
-		return r.fail(c, ofCaller(e, q.who, ""))
+		return srv.reject(c, ofCaller(e, q.who, ""))
 	}
 	defer body.Release()
 	if rt.does == listModels || rt.does == oneModel {
-		return r.tellModels(q, c)
+		return srv.answerModels(q, c)
 	}
 	q.readHead(h)
 	if e = q.admit(body, c.Response().Header.Set); e != nil {
-		return r.fail(c, e)
+		return srv.reject(c, e)
 	}
 	if q.Model.ForwardsAuthorization {
 		q.forwardAuthorization(h)
 	}
-	if e = r.enter(q, conn, h.Peek("X-Vllm-Priority")); e != nil {
-		return r.fail(c, e)
+	if e = srv.enter(q, conn, h.Peek("X-Vllm-Priority")); e != nil {
+		return srv.reject(c, e)
 	}
 	if rt.does == generate {
-		if f := fanout.Begin(r.Exchanges, &q.Request, q); f != nil { // nil for one choice
+		if f := fanout.Begin(srv.Exchanges, &q.Request, q); f != nil { // nil for one choice
 			q.fan = f
 			f.WatchClient(conn)
 			f.Run()
-			r.sendFan(c, f, q.ID)
+			srv.sendFan(c, f, q.ID)
 			return nil
 		}
 	}
 	q.Caller = q
-	x := r.Exchanges.Begin(&q.Request)
+	x := srv.Exchanges.Begin(&q.Request)
 	q.x = x
 	x.WatchClient(conn)
 	x.Run()
-	r.send(c, x)
+	srv.send(c, x)
 	return nil
 }
 
 // authenticate says who calls.
-func (r *Edge) authenticate(s *Snapshot, rt *route, c *fiber.Ctx) (principal, *openai.Error) {
+func (srv *Edge) authenticate(s *Snapshot, rt *route, c *fiber.Ctx) (principal, *openai.Error) {
 	if s.Authenticator == nil {
 		return principal{}, nil
 	}
@@ -137,19 +137,19 @@ func contentType(h *fasthttp.RequestHeader, does doing) *openai.Error {
 	return nil
 }
 
-// tellModels answers with the models that the caller may name, or with one of them.
-func (r *Edge) tellModels(q *request, c *fiber.Ctx) error {
+// answerModels answers with the models that the caller may name, or with one of them.
+func (srv *Edge) answerModels(q *request, c *fiber.Ctx) error {
 	answer, e := q.s.modelList(q.who), (*openai.Error)(nil)
 	if q.route.does == oneModel {
 		answer, e = q.s.oneModel(q.who, q.name)
 	}
 	if e != nil {
-		return r.fail(c, e)
+		return srv.reject(c, e)
 	}
-	r.identify(c)
+	srv.identify(c)
 	c.Response().Header.SetContentType("application/json")
 	c.Response().SetBodyRaw(answer)
-	r.bound(c)
+	srv.limitWrite(c)
 	return nil
 }
 
@@ -163,7 +163,7 @@ type relayed interface {
 }
 
 // send hands the outcome of a request to the server.
-func (r *Edge) send(c *fiber.Ctx, x *exchange.Exchange) {
+func (srv *Edge) send(c *fiber.Ctx, x *exchange.Exchange) {
 	h := &c.Response().Header
 	var s relayed
 	if x.Reply.Stream != nil && !x.HasOutcome { // else it ended before it began
@@ -175,21 +175,21 @@ func (r *Edge) send(c *fiber.Ctx, x *exchange.Exchange) {
 	if x.Sum.Decode != "" {
 		h.Set("X-Pdrouter-Decode", x.Sum.Decode)
 	}
-	r.sendReply(c, x.Sum.RequestID, x.Sum.Reason, x.Reply, s)
+	srv.sendReply(c, x.Sum.RequestID, x.Sum.Reason, x.Reply, s)
 }
 
 // sendFan hands the outcome of a request for several choices to the server.
-func (r *Edge) sendFan(c *fiber.Ctx, f *fanout.Fan, id string) {
+func (srv *Edge) sendFan(c *fiber.Ctx, f *fanout.Fan, id string) {
 	why, rep, streams := f.Head(c.Response().Header.Set)
 	var s relayed
 	if streams {
 		s = f
 	}
-	r.sendReply(c, id, why, rep, s)
+	srv.sendReply(c, id, why, rep, s)
 }
 
 // sendReply hands an outcome to the server: a stream, if there is one, else the reply.
-func (r *Edge) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s relayed) {
+func (srv *Edge) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s relayed) {
 	h := &c.Response().Header
 	switch {
 	case s != nil:
@@ -203,7 +203,7 @@ func (r *Edge) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s relay
 		return
 	case a.Err != nil:
 		h.Set(headerRequestID, id)
-		r.answerError(c, a.Err)
+		srv.setError(c, a.Err)
 	case a.Status == 0: // the client has left
 		c.Response().SetStatusCode(499)
 		c.Response().SetConnectionClose()
@@ -220,14 +220,14 @@ func (r *Edge) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s relay
 		}
 		c.Response().SetBodyRaw(a.Body)
 	}
-	r.bound(c)
+	srv.limitWrite(c)
 }
 
-// fail answers a request that was never admitted, and notes it: such a request has no Summary.
-func (r *Edge) fail(c *fiber.Ctx, e *openai.Error) error {
-	r.answerError(c, e)
-	r.bound(c)
-	if refused := r.Current().Refused; refused != nil {
+// reject answers a request that was never admitted, and notes it: such a request has no Summary.
+func (srv *Edge) reject(c *fiber.Ctx, e *openai.Error) error {
+	srv.setError(c, e)
+	srv.limitWrite(c)
+	if refused := srv.Current().Refused; refused != nil {
 		refused(e.Status, e.Reason.String())
 	}
 	level := slog.LevelInfo
@@ -238,22 +238,22 @@ func (r *Edge) fail(c *fiber.Ctx, e *openai.Error) error {
 	if c.Context().Conn().(*clientConn).refused {
 		method, path = "", "" // the server could not read them
 	}
-	r.Log.Log(context.Background(), level, "refused", "request_id", string(c.Response().Header.Peek(headerRequestID)),
+	srv.Log.Log(context.Background(), level, "refused", "request_id", string(c.Response().Header.Peek(headerRequestID)),
 		"method", method, "path", openai.Clip(path, maxLoggedPath), "remote", c.Context().RemoteAddr().String(), "subject", e.Subject,
 		"tenant", e.Tenant, "model", e.Model, "status", e.Status, "reason", e.Reason.String(), "err", e.Err)
 	return nil
 }
 
-// bound limits the write of the answer. The deadline of an earlier request on the connection may be over by now.
-func (r *Edge) bound(c *fiber.Ctx) {
-	_ = c.Context().Conn().SetWriteDeadline(time.Now().Add(r.Current().Config.Timeouts.Write))
+// limitWrite limits the write of the answer. The deadline of an earlier request on the connection may be over by now.
+func (srv *Edge) limitWrite(c *fiber.Ctx) {
+	_ = c.Context().Conn().SetWriteDeadline(time.Now().Add(srv.Current().Config.Timeouts.Write))
 }
 
-// answerError makes an error of the router's own the answer.
-func (r *Edge) answerError(c *fiber.Ctx, e *openai.Error) {
+// setError makes an error of the router's own the answer.
+func (srv *Edge) setError(c *fiber.Ctx, e *openai.Error) {
 	h := &c.Response().Header
 	c.Response().SetStatusCode(e.Status)
-	r.identify(c)
+	srv.identify(c)
 	h.SetContentType("application/json")
 	h.Set("X-Pdrouter-Reason", e.Reason.String())
 	if e.NoRetry {
@@ -274,7 +274,7 @@ func (r *Edge) answerError(c *fiber.Ctx, e *openai.Error) {
 }
 
 // identify gives the answer the request's id, if it has none yet.
-func (r *Edge) identify(c *fiber.Ctx) {
+func (srv *Edge) identify(c *fiber.Ctx) {
 	if len(c.Response().Header.Peek(headerRequestID)) == 0 {
 		c.Response().Header.Set(headerRequestID, requestID(&c.Request().Header))
 	}

@@ -37,9 +37,9 @@ type clientConn struct {
 	spoke atomic.Bool
 	ends  atomic.Bool // nothing more is read
 
-	raw   nonblock.Conn
-	buf   *nonblock.Buf // that early is in; nil if that is empty
-	early []byte        // read before it was asked for
+	raw      nonblock.Conn
+	buf      *nonblock.Buf // that early is in; nil if that is empty
+	buffered []byte        // read before it was asked for
 
 	head    headEnd
 	open    bool  // a head has been read, and not all that belongs to its request
@@ -47,8 +47,8 @@ type clientConn struct {
 	chunked bool  // the body
 	refused bool  // the connection ends with an answer to a request that was not read to its end
 
-	joins bool   // what is written next leaves with the write after it
-	kept  []byte // that, while it waits
+	joins  bool   // what is written next leaves with the write after it
+	unsent []byte // that, while it waits
 }
 
 func newListener(ln net.Listener) *listener {
@@ -142,13 +142,13 @@ func (a *clientConn) Read(p []byte) (n int, err error) {
 	if a.open { // nothing that follows can be trusted to be a request
 		return 0, io.EOF
 	}
-	if len(a.early) == 0 && len(p) == 1 && a.raw.Available() {
+	if len(a.buffered) == 0 && len(p) == 1 && a.raw.Available() {
 		if err = a.fill(); err != nil {
 			return 0, err
 		}
 	}
-	if len(a.early) > 0 {
-		n = a.consume(p, a.early[:min(len(p), len(a.early))])
+	if len(a.buffered) > 0 {
+		n = a.consume(p, a.buffered[:min(len(p), len(a.buffered))])
 		a.drop(n)
 		return n, nil
 	}
@@ -156,7 +156,7 @@ func (a *clientConn) Read(p []byte) (n int, err error) {
 	head := a.consume(p, p[:n])
 	if head < n {
 		a.buf = nonblock.GetBuf(&a.from.bufs)
-		a.early = a.buf[:copy(a.buf[:], p[head:n])]
+		a.buffered = a.buf[:copy(a.buf[:], p[head:n])]
 	}
 	return head, err
 }
@@ -189,15 +189,15 @@ func (a *clientConn) fill() (err error) {
 		}
 		return err
 	}
-	a.early = a.buf[:n]
+	a.buffered = a.buf[:n]
 	a.from.remove(a)
 	return nil
 }
 
 // readSome reads what was kept, or else from the connection.
 func (a *clientConn) readSome(p []byte) (n int, err error) {
-	if len(a.early) > 0 {
-		n = copy(p, a.early)
+	if len(a.buffered) > 0 {
+		n = copy(p, a.buffered)
 		a.drop(n)
 		return n, nil
 	}
@@ -209,9 +209,9 @@ func (a *clientConn) readSome(p []byte) (n int, err error) {
 
 // drop goes past n bytes of what was kept.
 func (a *clientConn) drop(n int) {
-	if a.early = a.early[n:]; len(a.early) == 0 {
+	if a.buffered = a.buffered[n:]; len(a.buffered) == 0 {
 		a.from.bufs.Put(a.buf)
-		a.buf, a.early = nil, nil
+		a.buf, a.buffered = nil, nil
 	}
 }
 
@@ -224,7 +224,7 @@ func (a *clientConn) expect(f bodyFraming) {
 // reusable makes the connection ready for the next request, and reports whether it can be used for one: not where a body is
 // still to come that the answer did not wait for.
 func (a *clientConn) reusable() bool {
-	if a.open && !a.chunked && a.left > 0 && a.left <= int64(len(a.early)) {
+	if a.open && !a.chunked && a.left > 0 && a.left <= int64(len(a.buffered)) {
 		a.drop(int(a.left))
 		a.open = false
 	}
@@ -237,7 +237,7 @@ type headEnd struct {
 	length int  // of the line so far
 	cr     bool // its last byte is a carriage return
 	begun  bool // there was a line
-	bare   bool // a line ended without a carriage return
+	bareLF bool // a line ended without a carriage return
 }
 
 // find returns how many bytes of b belong to the head, -1 if it goes on. Empty lines before the head are part of it.
@@ -257,7 +257,7 @@ func (h *headEnd) find(b []byte) int {
 		if h.cr {
 			length--
 		} else {
-			h.bare = true
+			h.bareLF = true
 		}
 		h.length, h.cr = 0, false
 		from += i + 1
@@ -276,12 +276,12 @@ func (a *clientConn) JoinNext() { a.joins = true }
 // Write writes all of p.
 func (a *clientConn) Write(p []byte) (int, error) {
 	if a.joins {
-		a.joins, a.kept = false, append(a.kept, p...)
+		a.joins, a.unsent = false, append(a.unsent, p...)
 		return len(p), nil
 	}
-	before := len(a.kept)
+	before := len(a.unsent)
 	if before > 0 {
-		p, a.kept = append(a.kept, p...), a.kept[:0]
+		p, a.unsent = append(a.unsent, p...), a.unsent[:0]
 	}
 	n, err := a.write(p)
 	if before > 0 {
@@ -339,17 +339,17 @@ func (a *clientConn) lingerToClose() {
 		return
 	}
 	for read := 0; read < lingerBytes; {
-		if len(a.early) == 0 && a.fill() != nil {
+		if len(a.buffered) == 0 && a.fill() != nil {
 			return
 		}
-		read += len(a.early)
-		a.drop(len(a.early))
+		read += len(a.buffered)
+		a.drop(len(a.buffered))
 	}
 }
 
 // SetWriteDeadline sets when writes fail. One that is taken away holds until what is kept has left.
 func (a *clientConn) SetWriteDeadline(t time.Time) error {
-	if t.IsZero() && len(a.kept) > 0 {
+	if t.IsZero() && len(a.unsent) > 0 {
 		return nil
 	}
 	return a.Conn.SetWriteDeadline(t)

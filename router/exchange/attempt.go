@@ -48,7 +48,7 @@ type attempt struct {
 // attemptContext is what the legs of a request need of it, and how they are ended. It belongs to the owner of the exchange, like the attempt
 // that its methods are given.
 type attemptContext struct {
-	r         *Exchanges
+	all       *Exchanges
 	s         *Snapshot // what the request was admitted with
 	m         *fleet.Model
 	b         *openai.Body
@@ -104,7 +104,7 @@ func (a *attempt) prefillFailed() bool {
 // nothing runs, or is held.
 func (a *attempt) prefillUnknown() bool {
 	s := a.prefill.State()
-	return s == dispatch.LegLost || s == dispatch.LegBroken || s == dispatch.LegBare
+	return s == dispatch.LegLost || s == dispatch.LegBroken || s == dispatch.LegNoHandOff
 }
 
 // prefillRefused reports that the prefill leg is over and that nothing of it is left at the engine that it was for, which has not begun or
@@ -122,7 +122,7 @@ func (a *attempt) prefillAnswered() bool { return a.prefill.State() == dispatch.
 // prefillKeptAll reports that the prefill leg is over and has handed nothing off. never says that its engine surely writes nothing: it has ended
 // for a reason of its own. One that was cut at its limit may write without saying so.
 func (a *attempt) prefillKeptAll() (kept, never bool) {
-	kept = a.prefill.State() == dispatch.LegBare
+	kept = a.prefill.State() == dispatch.LegNoHandOff
 	return kept, kept && !leg.EndedAtLimit(a.prefill.Body)
 }
 

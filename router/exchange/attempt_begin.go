@@ -54,7 +54,7 @@ func (x *Exchange) plan() dispatch.Event {
 	toPrefill, toDecode := x.selection.NotePrompt(choice)
 	a.prefill.Unread.Store(int64(toPrefill))
 	a.decode.Unread.Store(int64(toDecode))
-	a.decode.Join(x.r.Cancels, x.m.Decode[choice.Decode]) // it counts with its engine from now on, as the pair may have to be waited for
+	a.decode.Join(x.all.Cancels, x.m.Decode[choice.Decode]) // it counts with its engine from now on, as the pair may have to be waited for
 	if !choice.Split {
 		return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 	}
@@ -119,7 +119,7 @@ func (x *Exchange) noEngine(c policies.Choice) dispatch.Event {
 
 // choose chooses engines that the request may be given to, but for those.
 func (x *Exchange) choose(not fleet.Excluded) (policies.Choice, policies.Fleet) {
-	if x.bare {
+	if x.noHandOff {
 		if c, f := x.chooseFrom(not.With(x.m.Prefill), false); c.Decode >= 0 {
 			c.Reason = fleet.NoHandOff
 			return c, f
@@ -150,12 +150,12 @@ func (x *Exchange) pair(a *attempt) {
 			return
 		}
 		a.h.ValidMS = x.s.Config.Timeouts.Request.Milliseconds()
-		x.r.Transfers.Sign(x.s.Tickets, &a.h, kvtransfer.ContextOf(x.m.Name, x.Sum.Subject, x.b.CacheSalt()))
-		x.r.Report.Transfers.Open(a.h.Transfer, a.prefill.Engine.Name, a.decode.Engine.Name, x.s.Fleet.Size(a.decode.Engine))
-		a.landed = x.r.landed(a.h.Transfer, a.decode.Engine)
+		x.all.Transfers.Sign(x.s.Tickets, &a.h, kvtransfer.ContextOf(x.m.Name, x.Sum.Subject, x.b.CacheSalt()))
+		x.all.Report.Transfers.Open(a.h.Transfer, a.prefill.Engine.Name, a.decode.Engine.Name, x.s.Fleet.Size(a.decode.Engine))
+		a.landed = x.all.landed(a.h.Transfer, a.decode.Engine)
 	}
 	// Legs that follow each other need no handshake before prefill is asked.
-	if t.Handshakes && t.Mode == dispatch.Together && (!x.r.Pairs.Ready(a.runs()) || !x.setEndpoint(a)) {
+	if t.Handshakes && t.Mode == dispatch.Together && (!x.all.Pairs.Ready(a.runs()) || !x.setEndpoint(a)) {
 		a.parked = true
 		return
 	}
@@ -174,7 +174,7 @@ func (x *Exchange) setEndpoint(a *attempt) bool {
 // awaitPair waits for the pair's handshake, unless there is an event.
 func (x *Exchange) awaitPair(a *attempt) {
 	waiting := new(upstream.Canceler)
-	x.r.Cancels.Add(waiting)
+	x.all.Cancels.Add(waiting)
 	defer waiting.Remove()
 	if !x.armInterrupt(waiting) {
 		return
@@ -183,13 +183,13 @@ func (x *Exchange) awaitPair(a *attempt) {
 	a.parked = false
 	timeout, stop := context.WithTimeout(waiting, x.s.Config.Timeouts.Pair)
 	defer stop()
-	err := x.r.Pairs.Wait(timeout, a.runs())
+	err := x.all.Pairs.Wait(timeout, a.runs())
 	if err == nil && x.setEndpoint(a) {
 		x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPaired}})
 		return
 	}
 	if !errors.Is(err, context.Canceled) {
-		x.r.Log.Warn("pair", "prefill", a.prefill.Engine.Name, "decode", a.decode.Engine.Name, "err", err)
+		x.all.Log.Warn("pair", "prefill", a.prefill.Engine.Name, "decode", a.decode.Engine.Name, "err", err)
 	}
 	a.prefill.Failure = err
 	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.PairFailed}})
@@ -198,12 +198,12 @@ func (x *Exchange) awaitPair(a *attempt) {
 // startPrefill runs the prefill leg on a goroutine of its own.
 func (x *Exchange) startPrefill(a *attempt) {
 	x.Sum.Phases.Pair = time.Since(x.Sum.Arrived)
-	a.prefill.Join(x.r.Cancels, a.prefill.Engine)
+	a.prefill.Join(x.all.Cancels, a.prefill.Engine)
 	a.prefillTimer = a.prefill.CancelAfter(x.s.Config.Timeouts.Prefill, leg.ErrLate)
 	req := x.prefillRequest(&a.prefill, &a.h).Retain(x.b)
 	a.prefill.Begin()
-	x.r.Tasks.Add(1)
-	x.r.goroutines.Go(func() { x.askPrefill(a, req) })
+	x.all.Tasks.Add(1)
+	x.all.goroutines.Go(func() { x.askPrefill(a, req) })
 }
 
 // startDecode runs the decode leg on a goroutine of its own.
@@ -211,8 +211,8 @@ func (x *Exchange) startDecode(a *attempt, req *leg.Request) {
 	req.Retain(x.b)
 	a.decodeIs = withAsker
 	a.decode.Begin()
-	x.r.Tasks.Add(1)
-	x.r.goroutines.Go(func() { x.askDecode(a, req) })
+	x.all.Tasks.Add(1)
+	x.all.goroutines.Go(func() { x.askDecode(a, req) })
 }
 
 // askForDecode asks the attempt's decode engine for the whole answer.
@@ -223,18 +223,18 @@ func (x *Exchange) askForDecode(a *attempt) {
 
 // askPrefill asks the prefill leg and sends the owner what came of it. It may outlive the exchange.
 func (x *Exchange) askPrefill(a *attempt, req *leg.Request) {
-	defer x.r.Tasks.Done()
+	defer x.all.Tasks.Done()
 	l := &a.prefill
 	defer l.End()
 	defer req.Release() // what it holds may have to be sent again
 	e := dispatch.Event{Kind: dispatch.EvPrefillLost, Why: reason.Panic}
 	defer func() {
 		if v := recover(); v != nil {
-			x.r.Log.Error("panic in a leg", "panic", v, "stack", string(debug.Stack()))
+			x.all.Log.Error("panic in a leg", "panic", v, "stack", string(debug.Stack()))
 		}
 		if m := a.prefillEnded(e); m != nil {
 			m.Body, m.Again = x.b, x.prefillRequest(l, &m.Handoff)
-			x.r.Reclaim.Start(m, func(ctx context.Context) { x.r.Reclaim.FreeDecode(ctx, m) }, a.decode.Engine)
+			x.all.Reclaim.Start(m, func(ctx context.Context) { x.all.Reclaim.FreeDecode(ctx, m) }, a.decode.Engine)
 		}
 		x.enqueue(envelope{a: a, e: e, at: time.Now()})
 	}()
@@ -243,7 +243,7 @@ func (x *Exchange) askPrefill(a *attempt, req *leg.Request) {
 
 // prefillAnswer asks, and says what the answer means.
 func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
-	r, conn, l := x.r, x.m.Connector, &a.prefill
+	r, conn, l := x.all, x.m.Connector, &a.prefill
 	v := l.AskWhole(&req.Request, int(x.s.Config.Limits.Answer))
 	a.prefillTimer.Stop()
 	l.Observe(x.s.Fleet, v)
@@ -278,11 +278,11 @@ func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 // askDecode asks the decode leg and reads until its first event, or its whole answer, is here. It sends the owner what came of it, and
 // may outlive the exchange.
 func (x *Exchange) askDecode(a *attempt, req *leg.Request) {
-	defer x.r.Tasks.Done()
+	defer x.all.Tasks.Done()
 	v, streams, l := leg.Lost, false, &a.decode
 	defer func() {
 		if p := recover(); p != nil {
-			x.r.Log.Error("panic in a leg", "panic", p, "stack", string(debug.Stack()))
+			x.all.Log.Error("panic in a leg", "panic", p, "stack", string(debug.Stack()))
 			v = leg.Lost
 		}
 		x.decodeAnswered(a, v, streams)
@@ -334,7 +334,7 @@ func (x *Exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 	}
 	a.stream = x.newStream(a)
 	v = a.stream.ReadFirst(a.h.Shape)
-	if x.m.Connector.Traits().BareErrors {
+	if x.m.Connector.Traits().UnwrappedErrors {
 		v = l.RejectedInStream(v)
 	}
 	return v, true
@@ -342,12 +342,12 @@ func (x *Exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 
 // newStream returns the stream of decode's answer.
 func (x *Exchange) newStream(a *attempt) *relay.Stream {
-	return x.r.streams.New(&a.decode, a.prefillCached(), x.b.Shape, int(x.s.Config.Limits.Event), &x.usage)
+	return x.all.streams.New(&a.decode, a.prefillCached(), x.b.Shape, int(x.s.Config.Limits.Event), &x.usage)
 }
 
 // prefillRequest writes the request of a prefill leg.
 func (g *attemptContext) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.Request {
-	m := g.r.legRequests.New(to, g.path, h.Request, g.forwarded, false)
+	m := g.all.legRequests.New(to, g.path, h.Request, g.forwarded, false)
 	m.Members = g.m.Connector.PrefillMembers(m.Members[:0], h)
 	l := openai.VariantPrefill
 	if g.m.Connector.Traits().RequiresSplit {
@@ -360,7 +360,7 @@ func (g *attemptContext) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.
 
 // decodeRequest writes the decode leg's request. tokens has the engine say which tokens it makes.
 func (g *attemptContext) decodeRequest(a *attempt, tokens bool) *leg.Request {
-	m := g.r.legRequests.New(&a.decode, g.path, a.h.Request, g.forwarded, g.b.Stream)
+	m := g.all.legRequests.New(&a.decode, g.path, a.h.Request, g.forwarded, g.b.Stream)
 	m.Members = m.Members[:0]
 	if tokens {
 		m.Members = append(m.Members, `"return_token_ids":true`...)
@@ -390,7 +390,7 @@ func (g *attemptContext) observeDecode(a *attempt, v leg.Result) {
 // observeTransfer learns how a transfer between the attempt's engines has ended.
 func (g *attemptContext) observeTransfer(a *attempt, good bool) {
 	if g.s.Fleet.TransferEnded(a.pair, good) {
-		g.r.Pairs.ForgetPair(a.runs()) // the next handshake is its probe
-		g.r.Pairs.Schedule()
+		g.all.Pairs.ForgetPair(a.runs()) // the next handshake is its probe
+		g.all.Pairs.Schedule()
 	}
 }

@@ -23,7 +23,7 @@ func (g *attemptContext) newJob(a *attempt) *reclaim.Job {
 
 // startJob runs a job in the background. holder is the engine that surely holds KV; nil if that is not sure.
 func (g *attemptContext) startJob(a *attempt, m *reclaim.Job, run func(context.Context), holder *fleet.Engine) {
-	if !g.r.Reclaim.Start(m, run, holder) && holder != nil {
+	if !g.all.Reclaim.Start(m, run, holder) && holder != nil {
 		a.leaked = true
 		a.closeDecode()
 	}
@@ -69,10 +69,10 @@ func (g *attemptContext) abandon(a *attempt) {
 	g.startJob(a, m, func(ctx context.Context) {
 		if kept && !never {
 			m.EndLeg()
-			g.r.Reclaim.CountLeak(ctx, m, m.Decode, reclaim.CausePossible)
+			g.all.Reclaim.CountLeak(ctx, m, m.Decode, reclaim.CausePossible)
 			return
 		}
-		g.r.Reclaim.FreeDecode(ctx, m)
+		g.all.Reclaim.FreeDecode(ctx, m)
 	}, m.Decode)
 }
 
@@ -80,7 +80,7 @@ func (g *attemptContext) abandon(a *attempt) {
 func (g *attemptContext) countLeak(a *attempt) {
 	a.leaked = true
 	m := g.newJob(a)
-	g.startJob(a, m, func(ctx context.Context) { g.r.Reclaim.CountLeak(ctx, m, m.Prefill, reclaim.CauseNoAnswer) }, m.Prefill)
+	g.startJob(a, m, func(ctx context.Context) { g.all.Reclaim.CountLeak(ctx, m, m.Prefill, reclaim.CauseNoAnswer) }, m.Prefill)
 }
 
 // repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
@@ -103,8 +103,8 @@ func (g *attemptContext) repeatPrefill(a *attempt) {
 		a.closeDecode()
 		if !a.worked() {
 			g.startJob(a, m, func(ctx context.Context) {
-				g.r.Reclaim.CountLeak(ctx, m, m.Decode, reclaim.CausePossible)
-				g.r.Reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
+				g.all.Reclaim.CountLeak(ctx, m, m.Decode, reclaim.CausePossible)
+				g.all.Reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
 			}, m.Decode)
 		}
 		return
@@ -112,9 +112,9 @@ func (g *attemptContext) repeatPrefill(a *attempt) {
 	m.Body, m.Again = g.b, g.prefillRequest(&a.prefill, &a.h)
 	g.startJob(a, m, func(ctx context.Context) {
 		if m.OpenLeg != nil || a.decode.WaitSent() { // else nothing waits for prefill
-			g.r.Reclaim.FreeDecode(ctx, m)
+			g.all.Reclaim.FreeDecode(ctx, m)
 		} else {
-			g.r.Reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
+			g.all.Reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
 		}
 	}, m.Decode)
 }
@@ -131,11 +131,11 @@ func (g *attemptContext) giveBack(a *attempt) {
 	m := g.newJob(a)
 	m.Handoff.KVParams = a.prefill.Answer.KVParams
 	if g.m.Connector.Traits().Mode == dispatch.Together {
-		g.startJob(a, m, func(ctx context.Context) { g.r.Reclaim.Unwritten(ctx, m) }, m.Prefill)
+		g.startJob(a, m, func(ctx context.Context) { g.all.Reclaim.Unwritten(ctx, m) }, m.Prefill)
 		return
 	}
 	g.startJob(a, m, func(ctx context.Context) {
-		g.r.Reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
+		g.all.Reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
 	}, m.Prefill)
 }
 
@@ -145,7 +145,7 @@ func (g *attemptContext) giveBackNamed(a *attempt) {
 		return
 	}
 	m := g.newJob(a)
-	g.startJob(a, m, func(ctx context.Context) { g.r.Reclaim.NotifyNamed(ctx, m) }, nil)
+	g.startJob(a, m, func(ctx context.Context) { g.all.Reclaim.NotifyNamed(ctx, m) }, nil)
 }
 
 // freePrefill frees the blocks that prefill holds and no decode engine was asked to take: by telling prefill so, or else by a decode leg of
@@ -165,10 +165,10 @@ func (g *attemptContext) freePrefill(a *attempt) {
 		}
 	}
 	m.Decode, m.Body = to, g.b
-	m.Taking = g.r.legRequests.New(&leg.Leg{Engine: to}, g.path, h.Request, g.forwarded, false)
+	m.Taking = g.all.legRequests.New(&leg.Leg{Engine: to}, g.path, h.Request, g.forwarded, false)
 	m.Taking.Write(g.b, openai.VariantPrefill, h.Request, g.m.Connector.DecodeMembers(nil, h))
 	m.Taking.Once = true
 	g.startJob(a, m, func(ctx context.Context) {
-		g.r.Reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true}, reclaim.Certain)
+		g.all.Reclaim.GiveBack(ctx, m, reclaim.PrefillHeld{Answered: true}, reclaim.Certain)
 	}, m.Prefill)
 }

@@ -15,7 +15,7 @@ import (
 // planContinuation chooses an engine to go on with the stream that the attempt has failed at.
 func (x *Exchange) planContinuation(failed *attempt, why reason.Reason) dispatch.Event {
 	x.noteFailure(failed, &failed.decode, why)
-	x.r.Log.Warn("a stream is to go on from another engine", "request_id", x.Sum.RequestID, "engine", failed.decode.Engine.Name,
+	x.all.Log.Warn("a stream is to go on from another engine", "request_id", x.Sum.RequestID, "engine", failed.decode.Engine.Name,
 		"reason", why.String())
 	x.excluded = x.excluded.Add(failed.decode.Engine, failed.decode.RetryAfter)
 	if !x.m.Retries.Retry(time.Now()) {
@@ -30,7 +30,7 @@ func (x *Exchange) planContinuation(failed *attempt, why reason.Reason) dispatch
 	a.h.Shape = openai.ShapeCompletions
 	a.h.Draw()
 	x.makeCurrent(a)
-	a.decode.Join(x.r.Cancels, x.m.Decode[choice.Decode])
+	a.decode.Join(x.all.Cancels, x.m.Decode[choice.Decode])
 	return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 }
 
@@ -38,7 +38,7 @@ func (x *Exchange) planContinuation(failed *attempt, why reason.Reason) dispatch
 func (x *Exchange) askContinuation(a *attempt) {
 	o := x.continuation
 	o.Restart()
-	m := x.r.legRequests.New(&a.decode, openai.PathCompletions, a.h.Request, x.forwarded, true)
+	m := x.all.legRequests.New(&a.decode, openai.PathCompletions, a.h.Request, x.forwarded, true)
 	m.WriteBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.Body(dst, gaps, x.b.CacheSalt()) })
 	a.transferTimer = a.decode.CancelAfter(x.s.Config.Timeouts.Request, leg.ErrLate)
 	x.startDecode(a, m)

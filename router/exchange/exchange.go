@@ -9,10 +9,12 @@ package exchange
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"runtime/debug"
 	"time"
 
+	"pdrouter/internal/background"
 	"pdrouter/internal/disconnect"
 	"pdrouter/policies"
 	"pdrouter/router/config"
@@ -22,12 +24,14 @@ import (
 	"pdrouter/router/fleet/health"
 	"pdrouter/router/kvtransfer"
 	"pdrouter/router/leg"
+	"pdrouter/router/monitor"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/reclaim"
 	"pdrouter/router/relay"
 	"pdrouter/router/report"
 	"pdrouter/router/stored"
+	"pdrouter/router/upstream"
 )
 
 // Exchange is one proxied request. It owns the request's dispatch: it turns what its legs, its client and its timers do into events, and
@@ -65,7 +69,7 @@ type Exchange struct {
 	notContinued string              // why continuation is nil, though the policy wants one
 	last         reason.Reason       // of the last attempt that failed
 	failed       dispatch.EventKind  // the event that it failed by
-	bare         bool                // prefill has answered and handed nothing off
+	noHandOff    bool                // prefill has answered and handed nothing off
 	waitsUntil   time.Time           // when the request has waited for engines for long enough; zero if it does not wait for any
 
 	usage relay.Usage
@@ -139,11 +143,44 @@ type Reply struct {
 	Stream      *relay.Stream // else: a stream
 }
 
+// Parts are what all exchanges work with.
+type Parts struct {
+	Log         *slog.Logger
+	Disconnects *disconnect.Watcher
+	Tasks       *background.Tasks // legs may outlive their requests: they end with it
+	Cancels     *upstream.CancelSet
+	Pairs       *fleet.Handshakes
+	Monitor     *monitor.Monitor
+	Reclaim     *reclaim.Reclaimer
+	Transfers   *kvtransfer.Transfers
+	Report      *report.Reporter
+}
+
+// Exchanges is what all exchanges have in common. It is safe for concurrent use.
+type Exchanges struct {
+	Parts
+	goroutines  *background.Pool // of legs
+	legRequests leg.Requests
+	streams     relay.Streams
+	live        live
+}
+
+// keptGoroutines is how many idle goroutines are kept for legs: as many as requests usually are in their first steps at once.
+const keptGoroutines = 64
+
+// New returns what begins exchanges. Close must be called when none runs any more.
+func New(parts Parts) *Exchanges {
+	return &Exchanges{Parts: parts, goroutines: background.NewPool(keptGoroutines)}
+}
+
+// Close ends the goroutines that are kept for legs. No exchange may run.
+func (all *Exchanges) Close() { all.goroutines.Close() }
+
 // Begin begins to serve a request that was admitted. Its lease and its place are the exchange's from now on.
-func (r *Exchanges) Begin(q *Request) *Exchange {
+func (all *Exchanges) Begin(q *Request) *Exchange {
 	s, m, b, arrived, now := q.Snapshot, q.Model, q.Body, q.Arrived, time.Now()
 	x := &Exchange{d: connector.NewDispatch(m.Connector, s.Config.Limits.Attempts)}
-	x.attemptContext = attemptContext{r: r, s: s, m: m, b: b, path: q.Path, forwarded: q.Forwarded}
+	x.attemptContext = attemptContext{all: all, s: s, m: m, b: b, path: q.Path, forwarded: q.Forwarded}
 	b.Retain() // until the exchange is done
 	x.caller, x.branch, x.tenant = q.Caller, q.Branch, q.Tenant
 	x.init()
@@ -165,7 +202,7 @@ func (r *Exchanges) Begin(q *Request) *Exchange {
 		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
 	x.selection.Init(s.Fleet, m, b.Shape, q.Pin, q.Adapter)
-	if !r.live.add(x) {
+	if !all.live.add(x) {
 		x.shutDown()
 	}
 	return x
@@ -173,7 +210,7 @@ func (r *Exchanges) Begin(q *Request) *Exchange {
 
 // WatchClient has the request end when its client leaves.
 func (x *Exchange) WatchClient(conn net.Conn) {
-	x.watch, _ = x.r.Disconnects.Watch(conn, func() { x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
+	x.watch, _ = x.all.Disconnects.Watch(conn, func() { x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
 }
 
 // Cancel has the request end, as it is a part of one that has its outcome.
@@ -188,7 +225,7 @@ func (x *Exchange) Run() {
 			x.Panicked(v)
 		}
 		if x.drains { // DoDrain has reserved the place
-			x.r.Tasks.GoReserved(x.s.Config.Timeouts.Prefill+x.s.Config.Timeouts.Ending, x.drain)
+			x.all.Tasks.GoReserved(x.s.Config.Timeouts.Prefill+x.s.Config.Timeouts.Ending, x.drain)
 		}
 	}()
 	first := dispatch.Event{Kind: dispatch.EvStart}
@@ -223,7 +260,7 @@ func (x *Exchange) drain(ctx context.Context) {
 // Panicked ends a request whose handling panicked; others go on. One that has its outcome already is left as it is: it may have another
 // owner, which drains it.
 func (x *Exchange) Panicked(v any) {
-	x.r.Log.Error("panic in a request", "request_id", x.Sum.RequestID, "panic", v, "stack", string(debug.Stack()))
+	x.all.Log.Error("panic in a request", "request_id", x.Sum.RequestID, "panic", v, "stack", string(debug.Stack()))
 	if x.HasOutcome {
 		return
 	}

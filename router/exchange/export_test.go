@@ -124,8 +124,8 @@ func (o Owned) CleanUp() func() {
 	return func() {
 		timer.Stop()
 		a.letGo()
-		if o.r.live.len() != 0 { // what panics as it is told
-			o.r.live.remove(o.Exchange)
+		if o.all.live.len() != 0 { // what panics as it is told
+			o.all.live.remove(o.Exchange)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (o Owned) CleanUp() func() {
 // AnswerAtTransferTime has decode answer when the time of a transfer is nearly over, and returns why its leg was ended, if it was.
 func (o Owned) AnswerAtTransferTime() error {
 	a := &attempt{split: true}
-	a.decode.Join(o.r.Cancels, o.m.Decode[0])
+	a.decode.Join(o.all.Cancels, o.m.Decode[0])
 	o.expect(a)
 	defer a.letGo()
 	a.decode.Begin()
@@ -148,7 +148,7 @@ func (o Owned) AnswerAtTransferTime() error {
 func (o Owned) UnreadTokens() (asked, over int) {
 	o.b.Shape, o.b.MaxTokens = openai.ShapeChat, -1
 	a := new(attempt)
-	a.decode.Join(o.r.Cancels, o.m.Decode[0])
+	a.decode.Join(o.all.Cancels, o.m.Decode[0])
 	a.decode.Begin()
 	o.cur, o.Why = a, reason.AnswerTooLarge
 	a.decode.Failure = sse.ErrTooLarge

@@ -21,7 +21,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 	a := x.cur
 	switch act.Do {
 	case dispatch.DoPlan, dispatch.DoPlanAlone:
-		x.bare = x.bare || act.Do == dispatch.DoPlanAlone
+		x.noHandOff = x.noHandOff || act.Do == dispatch.DoPlanAlone
 		if a != nil {
 			a.letGo()
 		}
@@ -102,7 +102,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 		if e.Kind.OfTimer() {
 			break // what it was for is over
 		}
-		x.r.Log.Warn("event out of place", "request_id", x.Sum.RequestID, "event", e.Kind.String(), "state", x.d.State.String())
+		x.all.Log.Warn("event out of place", "request_id", x.Sum.RequestID, "event", e.Kind.String(), "state", x.d.State.String())
 	default:
 		x.endLegs(a, act.Do, e.Why)
 	}
@@ -124,7 +124,7 @@ func (x *Exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 	case dispatch.DoFreePrefill:
 		x.freePrefill(a)
 	case dispatch.DoCancel:
-		x.r.Transfers.Cancel(x.s.Config, x.s.Token, a.h.Transfer, why, a.prefill.Engine, a.decode.Engine)
+		x.all.Transfers.Cancel(x.s.Config, x.s.Token, a.h.Transfer, why, a.prefill.Engine, a.decode.Engine)
 	case dispatch.DoGiveBack:
 		x.giveBack(a)
 	case dispatch.DoAbandon:
@@ -140,7 +140,7 @@ func (x *Exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 // reserveDrain takes a place in the background for the legs to go on in, as the request is over for its client. Run starts drain there
 // when it returns, after DoDone. If there is no place the legs end now. why is the reason for which the request ends.
 func (x *Exchange) reserveDrain(why reason.Reason) {
-	if x.drains = x.r.Tasks.Reserve(x.s.Config.Limits.Background); x.drains {
+	if x.drains = x.all.Tasks.Reserve(x.s.Config.Limits.Background); x.drains {
 		x.b.Retain() // until it is drained
 		return
 	}
@@ -161,8 +161,8 @@ func (x *Exchange) blame(a *attempt, e *fleet.Engine, l *leg.Leg, why reason.Rea
 		x.excluded = x.excluded.Add(peer, 0)
 	}
 	if why == reason.TransferTimeout {
-		x.r.Pairs.ForgetPair(a.runs())
-		x.r.Pairs.Schedule()
+		x.all.Pairs.ForgetPair(a.runs())
+		x.all.Pairs.Schedule()
 	}
 }
 
@@ -172,7 +172,7 @@ const MaxLoggedAnswer = 256 // bytes of an engine's error answer in the log and 
 func (x *Exchange) noteFailure(a *attempt, l *leg.Leg, why reason.Reason) {
 	f := report.Failure{
 		Attempt: x.Sum.Attempts, Engine: l.Engine.Name, Reason: why.String(), Status: l.Status,
-		Cause: leg.MaskCredentials(&a.h, l.Reason(), l.Engine, x.forwarded), Message: l.Message(&a.h, x.m.Connector.Traits().BareErrors, x.forwarded, x.m.Prefill, x.m.Decode), Rest: l.RetryAfter,
+		Cause: leg.MaskCredentials(&a.h, l.Reason(), l.Engine, x.forwarded), Message: l.Message(&a.h, x.m.Connector.Traits().UnwrappedErrors, x.forwarded, x.m.Prefill, x.m.Decode), Rest: l.RetryAfter,
 	}
 	if l.Status != 0 && l.Status != 200 || l.Answer.Failed {
 		f.Answer = openai.Clip(strings.ToValidUTF8(leg.MaskCredentials(&a.h, string(l.Body[:min(len(l.Body), answer.MaxErrorMessage)]), l.Engine, x.forwarded), "?"), MaxLoggedAnswer)
@@ -181,7 +181,7 @@ func (x *Exchange) noteFailure(a *attempt, l *leg.Leg, why reason.Reason) {
 		_, f.Message = leg.ExceededBound(l.Failure, x.s.Config.Limits)
 	}
 	x.Sum.Failures = append(x.Sum.Failures, f)
-	x.r.Log.Info("attempt failed", "request_id", x.Sum.RequestID, "attempt", f.Attempt, "engine", f.Engine,
+	x.all.Log.Info("attempt failed", "request_id", x.Sum.RequestID, "attempt", f.Attempt, "engine", f.Engine,
 		"reason", f.Reason, "transfer_id", a.h.Transfer, "status", f.Status, "cause", f.Cause, "answer", f.Answer)
 }
 
@@ -218,14 +218,14 @@ func (x *Exchange) sendRaw(a *attempt, l *leg.Leg, why reason.Reason) {
 		return
 	}
 	if !ok {
-		x.r.Log.Warn("an engine's refusal names where engines meet", "request_id", x.Sum.RequestID, "engine", l.Engine.Name, "status", l.Status,
+		x.all.Log.Warn("an engine's refusal names where engines meet", "request_id", x.Sum.RequestID, "engine", l.Engine.Name, "status", l.Status,
 			"answer", openai.Clip(leg.MaskCredentials(&a.h, string(l.Body), l.Engine, x.forwarded), answer.MaxErrorMessage))
 		x.Reply = Reply{Err: errRejected(l.Status, why)}
 		x.Sum.Status = l.Status
 		return
 	}
 	if x.m.Connector.Traits().RequiresSplit {
-		body = connector.WrapBareError(body)
+		body = connector.WrapError(body)
 	}
 	ctype := "application/json"
 	if l.ContentType != "" {
@@ -287,9 +287,9 @@ func (x *Exchange) done(act dispatch.Action) {
 func (x *Exchange) ended() {
 	defer x.b.Release()
 	if !x.branch {
-		defer x.r.Report.Finished(&x.Sum, x.s.Observe)
+		defer x.all.Report.Finished(&x.Sum, x.s.Observe)
 	}
-	x.r.live.remove(x)
+	x.all.live.remove(x)
 	if x.caller != nil {
 		x.caller.Ended(x)
 	}

@@ -68,10 +68,10 @@ func (x *Exchange) watchLater(a *attempt) {
 // watchTransfer watches the transfer until decode's leg is over.
 func (x *Exchange) watchTransfer(a *attempt) {
 	w := &kvwatch.Watch{
-		Monitor: x.r.Monitor, Decode: &a.decode, Prefill: a.prefill.Engine, Endpoint: a.h.Endpoint, Due: a.due, Transfer: x.s.Config.Timeouts.Transfer,
+		Monitor: x.all.Monitor, Decode: &a.decode, Prefill: a.prefill.Engine, Endpoint: a.h.Endpoint, Due: a.due, Transfer: x.s.Config.Timeouts.Transfer,
 		Lost: a.onTransferLost, Asking: x.s.Config.Timeouts.SideChannelAnswer(),
 	}
-	x.r.Tasks.Go("transfer watch", func() { w.Run(&a.decode) })
+	x.all.Tasks.Go("transfer watch", func() { w.Run(&a.decode) })
 }
 
 // hurry notes that no client waits for the answer. Ending decode's leg before decode has its KV would leak blocks. A stream's first token
@@ -103,8 +103,8 @@ func (x *Exchange) checkIn(a *attempt, d time.Duration) {
 
 // checkDecode ends decode's leg. It stays open if decode does not run all its requests and can be notified to free this one's blocks.
 func (x *Exchange) checkDecode(a *attempt) {
-	r, e := x.r, a.decode.Engine
-	x.r.Tasks.Go("load check", func() {
+	r, e := x.all, a.decode.Engine
+	x.all.Tasks.Go("load check", func() {
 		atWork, said := false, monitor.LoadUnavailable
 		defer func() {
 			switch {
@@ -134,7 +134,7 @@ func (a *attempt) worked() bool { return errors.Is(a.decode.Cause(), leg.ErrAtWo
 
 // landed returns a function that reports whether a transfer to the engine is over. It reports true too if the engine's event stream was
 // not open all the time since this call: then its events may be missing. It returns nil if the engine has no open event stream.
-func (r *Exchanges) landed(id string, decode *fleet.Engine) func() bool {
+func (all *Exchanges) landed(id string, decode *fleet.Engine) func() bool {
 	if decode.ControlURL == "" {
 		return nil
 	}
@@ -143,7 +143,7 @@ func (r *Exchanges) landed(id string, decode *fleet.Engine) func() bool {
 		return nil
 	}
 	return func() bool {
-		return r.Report.Transfers.Over(id) || !decode.EventsOpen.Load() || decode.EventStreams.Load() != stream
+		return all.Report.Transfers.Over(id) || !decode.EventsOpen.Load() || decode.EventStreams.Load() != stream
 	}
 }
 

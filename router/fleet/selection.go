@@ -33,9 +33,9 @@ type Selection struct {
 	panicMode     bool // also ejected engines, as no other is left
 	overloadedToo bool // also engines that have asked for a pause, if no other is left
 
-	shape openai.Shape // of the request's route
-	bare  bool         // a pair was left out because its prefill engine hands nothing off
-	asked struct {     // the last answer of pairable in this snapshot: a policy counts its candidates before it takes one of them
+	shape     openai.Shape // of the request's route
+	noHandOff bool         // a pair was left out because its prefill engine hands nothing off
+	asked     struct {     // the last answer of pairable in this snapshot: a policy counts its candidates before it takes one of them
 		pair *Pair
 		may  bool
 	}
@@ -67,9 +67,9 @@ func (k *Selection) Choose(q policies.Request) (policies.Choice, policies.Fleet)
 	if k.m.Connector.Traits().Mode == dispatch.Alone {
 		q.Unsplittable = policies.Aggregated
 	}
-	k.bare = false
+	k.noHandOff = false
 	c, f := k.choose(k.m.requireSplit(q))
-	if c.Reason == policies.NoPair && c.Decode >= 0 && k.bare {
+	if c.Reason == policies.NoPair && c.Decode >= 0 && k.noHandOff {
 		c.Reason = NoHandOff
 	}
 	return k.requireSplit(c), f
@@ -198,7 +198,7 @@ func (k *Selection) pairable(p, d int) bool {
 
 func (k *Selection) splits(c *Pair) bool {
 	if !c.Prefill.HandOff.lets(k.shape, k.Now) {
-		k.bare = true
+		k.noHandOff = true
 		return false
 	}
 	return k.f.Compatible(c) == nil && !k.f.Doubtful(c) && (k.panicMode || !c.broken.Load())

@@ -42,13 +42,13 @@ func maskCredential(text, s string) string {
 }
 
 // Message returns the engine's message of its own failure, for the client: the message of an error in OpenAI's shape, or plain text.
-// Addresses, tokens and the client's credential in it are masked. bare says that the engine may send an error without a wrapper (see
-// Traits.BareErrors). Message returns "" if the engine sent no message, or one that may contain data of the hand-off.
-func (l *Leg) Message(h *connector.Handoff, bare bool, f *Forwarded, engines ...[]*fleet.Engine) string {
+// Addresses, tokens and the client's credential in it are masked. unwrapped says that the engine may send an error without a wrapper (see
+// Traits.UnwrappedErrors). Message returns "" if the engine sent no message, or one that may contain data of the hand-off.
+func (l *Leg) Message(h *connector.Handoff, unwrapped bool, f *Forwarded, engines ...[]*fleet.Engine) string {
 	if l.Failure != nil || l.RefusedCredentials() {
 		return ""
 	}
-	text := string(jsonscan.Unescape(nil, []byte(l.errorMessage(bare))))
+	text := string(jsonscan.Unescape(nil, []byte(l.errorMessage(unwrapped))))
 	if text == "" && l.Status != 200 && openai.MediaType(l.ContentType) == "text/plain" {
 		text = string(l.Body[:min(len(l.Body), answer.MaxErrorMessage)])
 	}

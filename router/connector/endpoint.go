@@ -1,9 +1,49 @@
 package connector
 
 import (
+	"pdrouter/router/openai"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/jsonscan"
 )
+
+// PrefillEndpoint is where decode engines find a stock prefill engine. It changes at every start of the engine.
+type PrefillEndpoint struct {
+	EngineID string
+	Host     string
+	Port     int
+	TP       int
+	PP       int
+	DCP      int
+	Mode     string // "push" or "pull"; "" of engines that do not say
+
+	Quoted      []byte // the engine id as it stands in JSON
+	pushMembers []byte // see push.DecodeMembers
+}
+
+// written fills in the fields that hold JSON.
+func (c PrefillEndpoint) written() *PrefillEndpoint {
+	c.Quoted = openai.AppendString(nil, c.EngineID)
+	c.pushMembers = pushMembersOf(&c)
+	return &c
+}
+
+// ParseEndpoint reads where prefill is from the kv_transfer_params of its answer.
+func ParseEndpoint(kv []byte) (*PrefillEndpoint, bool) {
+	p, ok := ParseKVParams(kv)
+	if !ok || !p.located() {
+		return nil, false
+	}
+	return PrefillEndpoint{
+		EngineID: string(jsonscan.Unescape(nil, p.engine)), Host: string(jsonscan.Unescape(nil, p.host)), Port: p.port, TP: p.tp, PP: p.pp, DCP: p.dcp,
+		Mode: string(jsonscan.Unescape(nil, p.mode)),
+	}.written(), true
+}
+
+// Moves reports whether the engine moves KV in the mode of the connector, or has not said its mode.
+func (c *PrefillEndpoint) Moves(conn Connector) bool {
+	t := conn.Traits().Stock
+	return t == nil || c.Mode == "" || c.Mode == t.TransferMode
+}
 
 // KVParams is what a stock prefill engine's kv_transfer_params say, read in one pass. Its bytes lie in the answer.
 type KVParams struct {

@@ -1,66 +1,22 @@
 package exchange
 
 import (
-	"log/slog"
 	"slices"
 	"sync"
 
-	"pdrouter/internal/background"
-	"pdrouter/internal/disconnect"
 	"pdrouter/router/dispatch"
-	"pdrouter/router/fleet"
-	"pdrouter/router/kvtransfer"
-	"pdrouter/router/leg"
-	"pdrouter/router/monitor"
 	"pdrouter/router/reason"
-	"pdrouter/router/reclaim"
-	"pdrouter/router/relay"
-	"pdrouter/router/report"
-	"pdrouter/router/upstream"
 )
 
-// Parts are what all exchanges work with.
-type Parts struct {
-	Log         *slog.Logger
-	Disconnects *disconnect.Watcher
-	Tasks       *background.Tasks // legs may outlive their requests: they end with it
-	Cancels     *upstream.CancelSet
-	Pairs       *fleet.Handshakes
-	Monitor     *monitor.Monitor
-	Reclaim     *reclaim.Reclaimer
-	Transfers   *kvtransfer.Transfers
-	Report      *report.Reporter
-}
-
-// Exchanges is what all exchanges have in common. It is safe for concurrent use.
-type Exchanges struct {
-	Parts
-	goroutines  *background.Pool // of legs
-	legRequests leg.Requests
-	streams     relay.Streams
-	live        live
-}
-
-// keptGoroutines is how many idle goroutines are kept for legs: as many as requests usually are in their first steps at once.
-const keptGoroutines = 64
-
-// New returns what begins exchanges. Close must be called when none runs any more.
-func New(parts Parts) *Exchanges {
-	return &Exchanges{Parts: parts, goroutines: background.NewPool(keptGoroutines)}
-}
-
-// Close ends the goroutines that are kept for legs. No exchange may run.
-func (r *Exchanges) Close() { r.goroutines.Close() }
-
 // Count is how many requests are under way, as clients count them.
-func (r *Exchanges) Count() int { return r.live.len() }
+func (all *Exchanges) Count() int { return all.live.len() }
 
 // Composed notes that one request more, or one less, is under way that consists of branches.
-func (r *Exchanges) Composed(by int) { r.live.count(by) }
+func (all *Exchanges) Composed(by int) { all.live.count(by) }
 
 // ShutDown has every request under way end, and every one that begins later: the gateway stops.
-func (r *Exchanges) ShutDown() {
-	for _, x := range r.live.close() {
+func (all *Exchanges) ShutDown() {
+	for _, x := range all.live.close() {
 		x.shutDown()
 	}
 }

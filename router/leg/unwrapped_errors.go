@@ -10,11 +10,11 @@ import (
 	"pdrouter/router/openai/answer"
 )
 
-// errorMessage returns the message of the engine's error, as it stands in JSON. With bare, the error may have no wrapper.
-func (l *Leg) errorMessage(bare bool) string {
+// errorMessage returns the message of the engine's error, as it stands in JSON. With unwrapped, the error may have no wrapper.
+func (l *Leg) errorMessage(unwrapped bool) string {
 	ans := l.Answer
-	if ans.ErrorMessage == "" && bare {
-		ans, _ = answer.Parse(connector.WrapBareError(l.Body))
+	if ans.ErrorMessage == "" && unwrapped {
+		ans, _ = answer.Parse(connector.WrapError(l.Body))
 	}
 	return ans.ErrorMessage
 }
@@ -23,7 +23,7 @@ func (l *Leg) errorMessage(bare bool) string {
 // peer's leg still waits: only decode reports that it cannot reach a bootstrap server. A healthy engine of the two recovers by its
 // answers with other peers.
 func (l *Leg) ObservePeer(f *fleet.Fleet, conn connector.Connector, peer *Leg, v Result) {
-	if conn.Traits().BareErrors && v == Broken && connector.IsFailedTransfer(l.errorMessage(true)) {
+	if conn.Traits().UnwrappedErrors && v == Broken && connector.IsFailedTransfer(l.errorMessage(true)) {
 		l.BlameBoth = true
 		f.Failed(peer.Engine, health.AnswerFailed, time.Now())
 	}
