@@ -20,6 +20,6 @@ func Routes() (all []string) {
 
 // HasRoute reports whether a POST to the path is served.
 func HasRoute(path string) bool {
-	_, _, e := findRoute(path, "POST")
+	_, _, e := findRoute([]byte(path), "POST")
 	return e == nil
 }

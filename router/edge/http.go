@@ -46,8 +46,7 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 		return srv.reject(c, e)
 	}
 	conn.expect(framing)
-	path := pathOf(string(h.RequestURI()))
-	rt, name, e := findRoute(path, c.Method())
+	rt, name, e := findRoute(pathOf(h.RequestURI()), c.Method())
 	if e != nil {
 		if rt != nil && e.Status == http.StatusMethodNotAllowed {
 			c.Set(fiber.HeaderAllow, rt.method)
@@ -234,7 +233,7 @@ func (srv *Edge) reject(c *fiber.Ctx, e *openai.Error) error {
 	if e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden || e.Status >= 500 {
 		level = slog.LevelWarn
 	}
-	method, path := c.Method(), pathOf(string(c.Request().Header.RequestURI()))
+	method, path := c.Method(), string(pathOf(c.Request().Header.RequestURI()))
 	if c.Context().Conn().(*clientConn).refused {
 		method, path = "", "" // the server could not read them
 	}
@@ -269,7 +268,7 @@ func (srv *Edge) setError(c *fiber.Ctx, e *openai.Error) {
 	if e.Close {
 		c.Response().SetConnectionClose()
 	}
-	path := pathOf(string(c.Request().Header.RequestURI()))
+	path := string(pathOf(c.Request().Header.RequestURI()))
 	c.Response().SetBodyRaw(errorsOf(path).AppendError(nil, e))
 }
 

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"net/http"
 	"strings"
 
@@ -102,14 +103,14 @@ var named = [...]struct {
 
 // findRoute finds a request in the route table by its path and method; name is what stands in its path. With an error it
 // returns the route that is there, if any.
-func findRoute(path, method string) (rt *route, name string, e *openai.Error) {
-	rt = routes[path]
+func findRoute(path []byte, method string) (rt *route, name string, e *openai.Error) {
+	rt = routes[string(path)]
 	for i := range named {
 		if rt != nil {
 			break
 		}
 		n := &named[i]
-		rest, under := strings.CutPrefix(path, n.path)
+		rest, under := strings.CutPrefix(string(path), n.path)
 		rest, whole := strings.CutSuffix(rest, n.suffix)
 		if under && whole && n.isName(rest) {
 			rt, name = n.route, rest
@@ -127,13 +128,13 @@ func findRoute(path, method string) (rt *route, name string, e *openai.Error) {
 }
 
 // pathOf is the path of a request target, which may name the host as well, as requests to proxies do.
-func pathOf(target string) string {
-	path, _, _ := strings.Cut(target, "?")
-	if _, rest, absolute := strings.Cut(path, "://"); absolute && path[0] != '/' {
-		if i := strings.IndexByte(rest, '/'); i >= 0 {
+func pathOf(target []byte) []byte {
+	path, _, _ := bytes.Cut(target, []byte("?"))
+	if _, rest, absolute := bytes.Cut(path, []byte("://")); absolute && path[0] != '/' {
+		if i := bytes.IndexByte(rest, '/'); i >= 0 {
 			return rest[i:]
 		}
-		return "/"
+		return []byte("/")
 	}
 	return path
 }
