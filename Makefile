@@ -80,7 +80,8 @@ vllm-bundle: lib ## pack the connector and a trial of it for a machine with vLLM
 	$(call step,bundle,internal/deps/vllm-bundle.sh)
 
 SECONDS := 60
-sim: ## play the KV plane in a simulated world for SECONDS=60
+sim: ## play the KV plane in a simulated world: 1,000 known traces, then new seeds for SECONDS=60
+	KVPLANE_SEEDS=all $(GO) test -run '^TestSimulatorTraces$$' -count=1 -v ./kvplane/
 	KVPLANE_SIM=$(SECONDS)s $(GO) test -run '^TestSimulator$$' -count=1 -v -timeout 0 ./kvplane/
 
 mutants: ## how many seeds the simulator needs to find each wrong version of the KV plane

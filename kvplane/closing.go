@@ -80,8 +80,9 @@ func (w *writer) sever() error {
 		known[inc] = records
 	}
 	fenced := map[metadata.Incarnation]bool{}
-	for inc, records := range known {
-		fenced[inc] = w.fenceAll(records)
+	incarnations := slices.SortedFunc(maps.Keys(known), compareIncarnations)
+	for _, inc := range incarnations {
+		fenced[inc] = w.fenceAll(known[inc])
 	}
 	err := w.cfg.Transport.Close()
 	closed := err == nil
@@ -90,7 +91,7 @@ func (w *writer) sever() error {
 			w.ended(Incoming{Kind: WriteEnded, ID: id, Err: errEnded})
 		}
 	}
-	for _, inc := range slices.SortedFunc(maps.Keys(known), compareIncarnations) {
+	for _, inc := range incarnations {
 		w.step(event{kind: evGone, inc: inc, fenced: fenced[inc] || closed && !w.neighbours(known[inc])})
 	}
 	return err

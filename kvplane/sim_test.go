@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -155,6 +156,41 @@ func TestSimulatorRepeats(t *testing.T) {
 		a, b := runSim(simSeed(seed), nil, nil, false), runSim(simSeed(seed), nil, nil, true)
 		if a.hash != b.hash || a.events != b.events {
 			t.Errorf("seed %d: %d events with hash %x, then %d with %x", seed, a.events, a.hash, b.events, b.hash)
+		}
+	}
+}
+
+// tracesFile holds the hash of the trace of each seed from 1 on, one on a line. A trace has the time of every event, every
+// byte that is sent, what is written and what is reported.
+const tracesFile = "testdata/traces.txt"
+
+// TestSimulatorTraces plays seeds as they were played before: a change of the code that changes no behaviour changes no
+// trace. KVPLANE_SEEDS=all plays all that are known; -update takes the traces as they are now.
+func TestSimulatorTraces(t *testing.T) {
+	raw, err := os.ReadFile(tracesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Fields(string(raw))
+	if len(want) != 1000 {
+		t.Fatalf("%d traces are known; want 1000", len(want))
+	}
+	if os.Getenv("KVPLANE_SEEDS") != "all" && !*update {
+		want = want[:seedsOf(50, 10)]
+	}
+	got := make([]string, len(want))
+	for i := range want {
+		got[i] = fmt.Sprintf("%016x", runSim(simSeed(uint64(i+1)), nil, nil, false).hash)
+	}
+	if *update {
+		if err := os.WriteFile(tracesFile, []byte(strings.Join(got, "\n")+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("seed %d: the trace has hash %s; want %s", i+1, got[i], want[i])
 		}
 	}
 }

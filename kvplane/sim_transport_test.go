@@ -2,6 +2,7 @@ package kvplane
 
 import (
 	"errors"
+	"hash/crc64"
 	"slices"
 	"time"
 
@@ -201,12 +202,14 @@ func (t *simTransport) Send(agent string, body []byte) error {
 	return nil
 }
 
+var simTable = crc64.MakeTable(crc64.ECMA)
+
 // deliver carries a message: late, twice, damaged, to somebody else, or not at all.
 func (s *sim) deliver(l *simLink, body []byte) {
 	from, to := l.from, l.to
 	body = slices.Clone(body)
 	in := Incoming{Kind: MessageReceived, Agent: l.as, Body: body}
-	s.mix('m', uint64(from.record.Process.PID), uint64(to.record.Process.PID), uint64(len(body)))
+	s.mix('m', uint64(from.record.Process.PID), uint64(to.record.Process.PID), uint64(len(body)), crc64.Checksum(body, simTable))
 	s.forge(l)
 	if s.strike(faultLose) || !s.reaches(from, to) || l.nobody() {
 		s.trouble(from, to)

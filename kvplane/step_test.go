@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/step")
+var update = flag.Bool("update", false, "rewrite testdata/step and testdata/traces.txt")
 
 func golden(t *testing.T, path, got string) {
 	t.Helper()
