@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/kvplane/internal/procid"
 	"pdrouter/kvplane/plan"
 	"pdrouter/metadata"
 )
@@ -101,7 +102,7 @@ func Open(cfg Config) (*Agent, error) {
 	self := cfg.Self
 	self.Version, self.Connector, self.ConnectorVersion = metadata.RecordVersion, "kvplane", strconv.Itoa(channelVersion)
 	self.Agent, self.Transport = self.ID()+"/"+self.Rank.String(), cfg.Transport.Name()
-	self.Process = thisProcess()
+	self.Process = procid.Self()
 	if self.EngineID == "" {
 		self.EngineID = self.ID()
 	}
@@ -128,7 +129,7 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := newWriter(ctx, cfg, self, host{now: clock(time.Now()), agree: agree, exited: exited})
+	w := newWriter(ctx, cfg, self, host{now: clock(time.Now()), agree: agree, exited: procid.Exited})
 	l := &lookups{ctx: ctx, directory: cfg.Directory, timeout: cfg.Times.Lookup, post: w.later}
 	w.host.ask = l.ask
 	a := &Agent{cancel: cancel, done: make(chan struct{}), writer: w, lookups: l, record: self}

@@ -196,8 +196,8 @@ func (p *process) stop() {
 			p.t.Fatal(err)
 		}
 		if !slices.ContainsFunc(threads, func(thread os.DirEntry) bool {
-			st, err := readStat(tasks + "/" + thread.Name())
-			return err == nil && st.state != "T"
+			stat, err := os.ReadFile("/proc/" + tasks + "/" + thread.Name() + "/stat")
+			return err == nil && !bytes.Contains(stat, []byte(") T "))
 		}) {
 			return
 		}

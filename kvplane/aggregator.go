@@ -2,11 +2,11 @@ package kvplane
 
 import (
 	"bytes"
-	"cmp"
 	"slices"
 	"time"
 
 	"pdrouter/kvplane/control"
+	"pdrouter/kvplane/internal/alarm"
 	"pdrouter/metadata"
 )
 
@@ -18,7 +18,7 @@ type Aggregator struct {
 	ranks     []metadata.Rank
 	times     Times
 	transfers map[TransferID]*awaited
-	timers    timers
+	timers    alarm.Timers
 	heard     []heard // of each of ranks
 	ignored   Ignored
 	missed    uint64
@@ -56,7 +56,7 @@ func (p phase) order() OrderKind {
 	return QueueOrder
 }
 
-func (t *awaited) due() time.Duration { return t.deadline }
+func (t *awaited) Due() time.Duration { return t.deadline }
 
 // heard is what a rank has said last.
 type heard struct {
@@ -121,7 +121,7 @@ func (a *Aggregator) Order(now time.Duration, o *Orders) {
 		id, deadline := o.Queue[i].ID, now+a.times.Queue+a.times.NetDelay
 		if t := a.transfers[id]; t != nil && t.phase == phaseQueued {
 			t.deadline = deadline
-			a.timers.set(t)
+			a.timers.Set(t)
 		} else {
 			a.open(&awaited{id: id, phase: phaseQueued, deadline: deadline})
 		}
@@ -159,7 +159,7 @@ func (a *Aggregator) Order(now time.Duration, o *Orders) {
 // lapse ends a queued transfer: ranks may say that it has lapsed, but need not.
 func (a *Aggregator) lapse(t *awaited, now time.Duration) {
 	t.phase, t.deadline = phaseLapsed, now+a.times.Wait
-	a.timers.set(t)
+	a.timers.Set(t)
 }
 
 func (a *Aggregator) forget(t *awaited) {
@@ -175,11 +175,9 @@ func (a *Aggregator) open(t *awaited) {
 	t.Aggregate = *NewAggregate(a.ranks)
 	t.ended.ID = t.id
 	a.transfers[t.id] = t
-	a.timers.set(t)
-	if heap := a.timers.heap; len(heap) > 2*len(a.transfers)+64 { // mostly of transfers that are over
-		heap = slices.DeleteFunc(heap, func(e timer) bool { return e.who.due() != e.at })
-		slices.SortFunc(heap, func(x, y timer) int { return cmp.Or(cmp.Compare(x.at, y.at), cmp.Compare(x.n, y.n)) })
-		a.timers.heap = heap // what is sorted is a heap
+	a.timers.Set(t)
+	if a.timers.Len() > 2*len(a.transfers)+64 { // mostly of transfers that are over
+		a.timers.Sweep()
 	}
 }
 
@@ -190,7 +188,7 @@ func (a *Aggregator) Step(now time.Duration, reports []RankReport, out *Outcome)
 	for i := range reports {
 		a.hear(now, &reports[i], out)
 	}
-	for who := a.timers.pop(now); who != nil; who = a.timers.pop(now) {
+	for who := a.timers.Pop(now); who != nil; who = a.timers.Pop(now) {
 		if t, ok := who.(*awaited); ok {
 			a.late(now, t, out)
 		}
@@ -364,7 +362,7 @@ func (a *Aggregator) unite(out *Outcome) {
 func compareIDs(x, y TransferID) int { return bytes.Compare(x[:], y[:]) }
 
 // Next returns when the earliest deadline is over, 0 if there is none.
-func (a *Aggregator) Next() time.Duration { return a.timers.next() }
+func (a *Aggregator) Next() time.Duration { return a.timers.Next() }
 
 // Open returns how many transfers have not come to their end on every rank.
 func (a *Aggregator) Open() int { return len(a.transfers) }

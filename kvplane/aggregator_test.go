@@ -280,7 +280,7 @@ func TestAggregatorForgetsDeadlinesThatAreOver(t *testing.T) {
 		a.Order(time.Duration(i+1), &Orders{Offer: []Offer{{ID: id}}})
 		a.Step(time.Duration(i+1), []RankReport{says(metadata.Rank{}, uint64(i+1), Report{ID: id, Kind: Sent})}, &out)
 	}
-	if n := len(a.timers.heap); n > 100 || a.Open() != 0 {
+	if n := a.timers.Len(); n > 100 || a.Open() != 0 {
 		t.Errorf("%d deadlines are kept for %d transfers", n, a.Open())
 	}
 }

@@ -3,6 +3,7 @@ package kvplane
 import (
 	"context"
 
+	"pdrouter/kvplane/internal/alarm"
 	"pdrouter/metadata"
 )
 
@@ -25,7 +26,7 @@ func (w *writer) reset() {
 	if before != nil {
 		w.producer.bounds = before.bounds
 	}
-	w.timers, w.vigil, w.stuck = timers{}, vigil{suspects: map[metadata.Incarnation][]metadata.Record{}}, stuck{}
+	w.timers, w.vigil, w.stuck = alarm.Timers{}, vigil{suspects: map[metadata.Incarnation][]metadata.Record{}}, stuck{}
 	w.engines, w.agents, w.peers = map[metadata.Incarnation]*engine{}, map[string]*peer{}, map[peerID]*peer{}
 	w.collected.shifted = true
 	w.writes, w.sent, w.tell, w.parked, w.spoke = map[uint64]*write{}, map[TransferID]uint64{}, nil, 0, 0

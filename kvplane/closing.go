@@ -25,7 +25,7 @@ type ending struct {
 	wake  time.Duration
 }
 
-func (e *ending) due() time.Duration { return e.wake }
+func (e *ending) Due() time.Duration { return e.wake }
 
 // wind begins the end: whatever is under way is reported as failed, P says goodbye, D cancels.
 func (w *writer) wind() {
@@ -36,7 +36,7 @@ func (w *writer) wind() {
 	w.step(event{kind: evClose})
 	w.tellSettled()
 	w.ending.wake = w.now() + flushTime
-	w.timers.set(&w.ending)
+	w.timers.Set(&w.ending)
 }
 
 // wound says that nothing is left to wait for, or no time to do so.
@@ -63,7 +63,7 @@ func (w *writer) wound() bool {
 func (w *writer) rouse(at time.Duration) {
 	if w.ending.wake != at {
 		w.ending.wake = at
-		w.timers.set(&w.ending)
+		w.timers.Set(&w.ending)
 	}
 }
 

@@ -40,7 +40,7 @@ type outbound struct {
 	wake   time.Duration // the next beat, or the end of what is queued
 }
 
-func (s *outbound) due() time.Duration { return s.wake }
+func (s *outbound) Due() time.Duration { return s.wake }
 
 func (s *outbound) in() bool { return !s.left }
 
@@ -73,7 +73,7 @@ type origin struct {
 	again   backoff
 }
 
-func (l *origin) due() time.Duration { return l.wake }
+func (l *origin) Due() time.Duration { return l.wake }
 
 // in says that its session still knows it: it has not come to its end, or bytes of it may still be on their way.
 func (l *origin) in() bool { return l.session.links[l.seq] == l }
@@ -117,7 +117,7 @@ type receipt struct {
 	retired  bool // the engine has heard the last of it
 }
 
-func (r *receipt) due() time.Duration { return r.wake }
+func (r *receipt) Due() time.Duration { return r.wake }
 
 func (r *receipt) isQueued() bool { return r.state == receiptQueued }
 
@@ -181,7 +181,7 @@ func (c *consumer) Step(e event, out []effect) []effect {
 	case evClose:
 		c.close(e)
 	case evTick:
-		for who := c.timers.pop(c.now); who != nil; who = c.timers.pop(c.now) {
+		for who := c.timers.Pop(c.now); who != nil; who = c.timers.Pop(c.now) {
 			c.alarm(who)
 		}
 	default:

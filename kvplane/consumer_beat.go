@@ -25,7 +25,7 @@ func (c *consumer) stir(s *outbound, pause time.Duration) {
 	}
 	if s.wake == 0 || at < s.wake && !s.pulse.asked {
 		s.wake = at
-		c.timers.set(s)
+		c.timers.Set(s)
 	}
 }
 
@@ -35,7 +35,7 @@ func (c *consumer) answered(s *outbound) {
 	u.asked, u.missed, s.parted = false, 0, 0
 	if !s.down && s.wake > u.next {
 		s.wake = max(u.next, c.now)
-		c.timers.set(s)
+		c.timers.Set(s)
 	}
 }
 
@@ -51,7 +51,7 @@ func (c *consumer) beat(s *outbound) {
 	u := &s.pulse
 	if !u.asked && c.now < u.next { // answered
 		s.wake = u.next
-		c.timers.set(s)
+		c.timers.Set(s)
 		return
 	}
 	if u.missed >= silence {
@@ -80,7 +80,7 @@ func (c *consumer) beat(s *outbound) {
 		u.turn = 0
 		u.missed++
 	}
-	c.timers.set(s)
+	c.timers.Set(s)
 	c.emit(effect{do: doBeat, peer: s.peer, beats: c.beats[from:]})
 }
 

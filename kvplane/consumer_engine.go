@@ -12,7 +12,7 @@ func (c *consumer) queue(e event) {
 		r.wake = r.until
 		c.receipts[e.id] = r
 		c.pending.add(r, (*receipt).isPending)
-		c.timers.set(r)
+		c.timers.Set(r)
 		if c.closing {
 			c.lapse(r, Closing, "")
 		}
@@ -54,7 +54,7 @@ func (c *consumer) expect(e event) {
 	}
 	r.wake = c.now + wait
 	c.pending.add(r, (*receipt).isPending)
-	c.timers.set(r)
+	c.timers.Set(r)
 	if c.closing {
 		c.stop(r, Closing, "")
 	}
@@ -146,7 +146,7 @@ func (c *consumer) lapse(r *receipt, why Reason, detail string) {
 func (c *consumer) give(r *receipt, why Reason, detail string) {
 	r.state, r.reason, r.detail, r.waits, r.unpaired = receiptSafe, why, detail, nil, false
 	r.wake = c.now + c.times.Wait
-	c.timers.set(r)
+	c.timers.Set(r)
 }
 
 // abandon is the engine's word that nobody wants the transfer any more, or that another rank has failed.

@@ -51,7 +51,7 @@ func (c *consumer) part(s *outbound) {
 		s.parted = c.now
 	}
 	s.wake = max(c.now+1, s.parted+c.times.Lease)
-	c.timers.set(s)
+	c.timers.Set(s)
 	c.emit(effect{do: doPair, peer: s.peer})
 }
 

@@ -18,7 +18,7 @@ func (c *consumer) resend(l *origin) {
 		l.unsent = false
 	}
 	l.wake = c.now + l.again.next()
-	c.timers.set(l)
+	c.timers.Set(l)
 	c.emit(effect{do: do, peer: l.session.peer, k: l.again.rounds, seq: l.seq, id: r.id, reason: r.reason,
 		detail: r.detail, wait: max(r.wake-c.now, 0), expect: r.expect})
 }
@@ -36,7 +36,7 @@ func (c *consumer) recall(l *origin) {
 	case l.session.down:
 		l.state = originLost
 		l.wake = max(c.now+1, l.heard+c.times.Wait+c.times.Lease)
-		c.timers.set(l)
+		c.timers.Set(l)
 		c.emit(effect{do: doPair, peer: l.session.peer})
 	default:
 		heard := l.heard
@@ -54,10 +54,10 @@ func (c *consumer) lost(l *origin) {
 	switch {
 	case l.receipt.state == receiptCollect: // a connection that comes and goes does not begin the grace anew
 		l.wake = max(c.now+1, l.since+c.times.Lost)
-		c.timers.set(l)
+		c.timers.Set(l)
 	case l.unsent:
 		l.wake = max(c.now+1, l.heard+c.times.Wait+c.times.Lease)
-		c.timers.set(l)
+		c.timers.Set(l)
 	}
 	if !l.session.void {
 		c.emit(effect{do: doPair, peer: l.session.peer})

@@ -1,5 +1,7 @@
 package kvplane
 
+import "pdrouter/kvplane/internal/alarm"
+
 // status takes a producer's word.
 func (c *consumer) status(e event) {
 	s := c.sessions[e.peer]
@@ -42,7 +44,7 @@ func (c *consumer) word(l *origin, st status) {
 	if r := l.receipt; r.state == receiptCollect && st.state >= statusPairing && !r.begun {
 		r.begun = true
 		r.wake = c.now + c.times.Deadline
-		c.timers.set(r)
+		c.timers.Set(r)
 	}
 }
 
@@ -72,7 +74,7 @@ func (c *consumer) final(l *origin, st status) {
 	}
 	if !l.drained && r.state == receiptStop {
 		l.wake = c.now + c.times.NetDelay
-		c.timers.set(l)
+		c.timers.Set(l)
 	}
 	c.admit(l.session)
 }
@@ -138,7 +140,7 @@ func (c *consumer) check(r *receipt) {
 		c.report(r, Safe)
 		if r.unpaired { // whoever holds blocks for it is told as soon as it is known
 			r.wake = c.now + c.times.Wait
-			c.timers.set(r)
+			c.timers.Set(r)
 		}
 	}
 	if r.state != receiptReady && (r.state != receiptSafe || !r.retired || r.unpaired) {
@@ -191,7 +193,7 @@ func (c *consumer) stopLost(l *origin) {
 	}
 }
 
-func (c *consumer) alarm(who alarm) {
+func (c *consumer) alarm(who alarm.Waiter) {
 	switch v := who.(type) {
 	case *origin:
 		v.wake = 0
@@ -228,7 +230,7 @@ func (c *consumer) alarmReceipt(r *receipt) {
 	case receiptQueued:
 		if c.now < r.until {
 			r.wake = r.until
-			c.timers.set(r)
+			c.timers.Set(r)
 			return
 		}
 		c.lapse(r, Deadline, "")

@@ -1,11 +1,15 @@
 package kvplane
 
-import "time"
+import (
+	"time"
+
+	"pdrouter/kvplane/internal/alarm"
+)
 
 // core is what producer and consumer have in common: the step that they are in, and what they keep beyond it.
 type core struct {
 	times   Times
-	timers  timers
+	timers  alarm.Timers
 	closing bool
 	beats   []beat // sent in this step
 	out     []effect

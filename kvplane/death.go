@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/kvplane/internal/procid"
 	"pdrouter/metadata"
 )
 
@@ -16,7 +17,7 @@ type vigil struct {
 	suspects map[metadata.Incarnation][]metadata.Record // void, and not proven dead
 }
 
-func (v *vigil) due() time.Duration { return v.wake }
+func (v *vigil) Due() time.Duration { return v.wake }
 
 // watch makes sure that a look is taken within the pause.
 func (w *writer) watch(pause time.Duration) {
@@ -25,7 +26,7 @@ func (w *writer) watch(pause time.Duration) {
 		return
 	}
 	v.pause, v.wake = pause, at
-	w.timers.set(v)
+	w.timers.Set(v)
 }
 
 // look asks for every peer on which something hangs.
@@ -88,7 +89,7 @@ func (w *writer) recordsOf(inc metadata.Incarnation) []metadata.Record {
 // local says that every rank of an engine lives where this process can tell whether it is dead.
 func local(self metadata.Process, records []metadata.Record) bool {
 	for _, r := range records {
-		if !judges(self, r.Process) {
+		if !procid.CanProbe(self, r.Process) {
 			return false
 		}
 	}
@@ -98,15 +99,9 @@ func local(self metadata.Process, records []metadata.Record) bool {
 // dead says that every rank's process is proven dead. One that lives may still say how its writes have ended.
 func (w *writer) dead(records []metadata.Record) bool {
 	for _, r := range records {
-		if !judges(w.self.Process, r.Process) || !w.host.exited(r.Process) {
+		if !procid.CanProbe(w.self.Process, r.Process) || !w.host.exited(r.Process) {
 			return false
 		}
 	}
 	return len(records) > 0
-}
-
-// judges says that two processes share the kernel and the namespaces in which their numbers count, so that one can
-// judge the other.
-func judges(self, p metadata.Process) bool {
-	return !self.IsZero() && self.Boot == p.Boot && self.Namespaces == p.Namespaces && p.PID > 0 && p.Started > 0
 }

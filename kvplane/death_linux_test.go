@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pdrouter/kvplane/internal/procid"
 	"pdrouter/metadata"
 )
 
@@ -18,18 +19,18 @@ func TestSleepingProcess(t *testing.T) {
 	if os.Getenv(sleeperVariable) == "" {
 		t.Skip("only as the peer process of another test")
 	}
-	if err := json.NewEncoder(os.NewFile(3, "reports")).Encode(report{Kind: "ready", Record: metadata.Record{Process: thisProcess()}}); err != nil {
+	if err := json.NewEncoder(os.NewFile(3, "reports")).Encode(report{Kind: "ready", Record: metadata.Record{Process: procid.Self()}}); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = os.Stdin.Read(make([]byte, 1)) // until the test ends
 }
 
 func TestDead(t *testing.T) {
-	self := thisProcess()
+	self := procid.Self()
 	if self.IsZero() {
 		t.Skip("this machine does not say which process is which")
 	}
-	owner := &writer{self: metadata.Record{Process: self}, host: host{exited: exited}}
+	owner := &writer{self: metadata.Record{Process: self}, host: host{exited: procid.Exited}}
 	proven := func(p metadata.Process) bool { return owner.dead([]metadata.Record{{Process: p}}) }
 	signal := func(p *process, s unix.Signal) {
 		t.Helper()

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"pdrouter/kvplane/internal/varint"
 )
 
 var errMessage = errors.New("kvplane: malformed message")
@@ -32,10 +34,10 @@ func appendMessage(dst []byte, m *message) []byte {
 	case msgStatus, msgDone:
 		dst = append(dst, byte(m.status.state), byte(m.status.reason))
 		dst = binary.AppendUvarint(dst, uint64(m.status.tokens))
-		dst = appendText(dst, cut(m.status.detail))
+		dst = varint.AppendText(dst, cut(m.status.detail))
 	case msgCancel:
 		dst = append(dst, m.id[:]...)
-		dst = appendText(dst, cut(m.why))
+		dst = varint.AppendText(dst, cut(m.why))
 	case msgFloor:
 		dst = binary.AppendUvarint(dst, uint64(len(m.settled)))
 		for _, seq := range m.settled {
@@ -101,105 +103,107 @@ func parseMessage(b []byte) (*message, error) { return parseWithin(b, nil) }
 // parseWithin refuses block ids that the sender does not have, before they are expanded. room is its blocks by group;
 // nil takes any.
 func parseWithin(b []byte, room []int) (*message, error) {
-	r := reader{b: b}
-	m := &message{kind: messageKind(r.byte()), floor: r.uvarint(^uint64(0))}
-	body := r.b
+	r := varint.Read(b)
+	m := &message{kind: messageKind(r.Byte()), floor: r.Uvarint(^uint64(0))}
+	body := r.Rest()
 	if m.kind.numbered() {
-		m.seq = r.uvarint(^uint64(0))
+		m.seq = r.Uvarint(^uint64(0))
 		if m.seq == 0 {
 			return nil, errMessage
 		}
 	}
 	switch m.kind {
 	case msgRegister:
-		copy(m.id[:], r.bytes(len(m.id)))
-		m.need[0] = int(r.uvarint(maxTokens))
-		m.need[1] = int(r.uvarint(maxTokens))
-		m.groups = r.groups(room)
-		copy(m.ticket[:], r.bytes(len(m.ticket)))
-		copy(m.hash[:], r.bytes(len(m.hash)))
-		sum := sha256.Sum256(body[:len(body)-len(r.b)])
+		copy(m.id[:], r.Bytes(len(m.id)))
+		m.need[0] = int(r.Uvarint(maxTokens))
+		m.need[1] = int(r.Uvarint(maxTokens))
+		m.groups = readGroups(&r, room)
+		copy(m.ticket[:], r.Bytes(len(m.ticket)))
+		copy(m.hash[:], r.Bytes(len(m.hash)))
+		sum := sha256.Sum256(body[:len(body)-len(r.Rest())])
 		copy(m.digest[:], sum[:])
-		m.wait = time.Duration(r.uvarint(uint64(maxWait/time.Millisecond))) * time.Millisecond
+		m.wait = time.Duration(r.Uvarint(uint64(maxWait/time.Millisecond))) * time.Millisecond
 	case msgStatus, msgDone:
-		m.status.state, m.status.reason = statusState(r.byte()), Reason(r.byte())
-		m.status.tokens = int(r.uvarint(maxTokens))
-		m.status.detail = r.text(maxDetail)
+		m.status.state, m.status.reason = statusState(r.Byte()), Reason(r.Byte())
+		m.status.tokens = int(r.Uvarint(maxTokens))
+		m.status.detail = r.Text(maxDetail)
 		if m.status.state < statusWaiting || m.status.state > statusFailed || m.kind == msgDone && m.status.state != statusDone {
 			return nil, errMessage
 		}
 	case msgCancel:
-		copy(m.id[:], r.bytes(len(m.id)))
-		m.why = r.text(maxDetail)
+		copy(m.id[:], r.Bytes(len(m.id)))
+		m.why = r.Text(maxDetail)
 	case msgFloor:
-		n := r.uvarint(maxSettled)
-		if n <= uint64(len(r.b)) { // each takes a byte at least
+		n := r.Uvarint(maxSettled)
+		if n <= uint64(len(r.Rest())) { // each takes a byte at least
 			m.settled = make([]uint64, 0, n)
 		}
-		for i := uint64(0); i < n && !r.bad; i++ {
-			m.settled = append(m.settled, r.uvarint(^uint64(0)))
+		for i := uint64(0); i < n && !r.Failed(); i++ {
+			m.settled = append(m.settled, r.Uvarint(^uint64(0)))
 		}
 	case msgBeat, msgBeatAck:
-		n := r.uvarint(maxBeats)
-		if n <= uint64(len(r.b)) {
+		n := r.Uvarint(maxBeats)
+		if n <= uint64(len(r.Rest())) {
 			m.beats = make([]beat, 0, n)
 		}
-		for i := uint64(0); i < n && !r.bad; i++ {
-			m.beats = append(m.beats, r.beat(m.kind))
+		for i := uint64(0); i < n && !r.Failed(); i++ {
+			m.beats = append(m.beats, readBeat(&r, m.kind))
 		}
 	case msgBye:
 	default:
 		return nil, errMessage
 	}
-	if r.bad || len(r.b) > 0 {
+	if r.Failed() || len(r.Rest()) > 0 {
 		return nil, errMessage
 	}
 	return m, nil
 }
 
-func (r *reader) beat(kind messageKind) beat {
-	b := beat{seq: r.uvarint(^uint64(0))}
+func readBeat(r *varint.Reader, kind messageKind) beat {
+	b := beat{seq: r.Uvarint(^uint64(0))}
 	if kind == msgBeat || b.seq == 0 {
-		copy(b.id[:], r.bytes(len(b.id)))
+		copy(b.id[:], r.Bytes(len(b.id)))
 	}
 	if kind == msgBeat {
 		return b
 	}
-	b.status.state = statusState(r.byte())
+	b.status.state = statusState(r.Byte())
 	if b.status.state == 0 {
 		return b
 	}
-	b.status.reason = Reason(r.byte())
-	b.status.tokens = int(r.uvarint(maxTokens))
-	r.bad = r.bad || b.status.state > statusFailed
+	b.status.reason = Reason(r.Byte())
+	b.status.tokens = int(r.Uvarint(maxTokens))
+	if b.status.state > statusFailed {
+		r.Fail()
+	}
 	return b
 }
 
-func (r *reader) groups(room []int) []BlockList {
-	n := r.uvarint(maxGroups)
-	if r.bad || n == 0 {
+func readGroups(r *varint.Reader, room []int) []BlockList {
+	n := r.Uvarint(maxGroups)
+	if r.Failed() || n == 0 {
 		return nil
 	}
 	if room != nil && n > uint64(len(room)) {
-		r.bad = true
+		r.Fail()
 		return nil
 	}
 	groups := make([]BlockList, n)
 	left := uint64(maxBlocks)
 	for i := range groups {
-		groups[i].First = int(r.uvarint(maxTokens))
+		groups[i].First = int(r.Uvarint(maxTokens))
 		ids := uint64(1 << 31)
 		own := left
 		if room != nil {
 			ids = uint64(room[i])
 			own = min(left, ids)
 		}
-		runs := r.uvarint(maxBlocks)
-		groups[i].Blocks = slices.Grow(groups[i].Blocks, int(min(runs, own, uint64(len(r.b))/2))) // of shuffled ids each is a run, of two bytes or more
+		runs := r.Uvarint(maxBlocks)
+		groups[i].Blocks = slices.Grow(groups[i].Blocks, int(min(runs, own, uint64(len(r.Rest()))/2))) // of shuffled ids each is a run, of two bytes or more
 		for range runs {
-			start, count := r.uvarint(1<<31-1), r.uvarint(own)
-			if r.bad || count == 0 || start+count > ids {
-				r.bad = true
+			start, count := r.Uvarint(1<<31-1), r.Uvarint(own)
+			if r.Failed() || count == 0 || start+count > ids {
+				r.Fail()
 				return nil
 			}
 			left, own = left-count, own-count

@@ -32,7 +32,7 @@ type peer struct {
 	used      time.Duration // when it was last heard or sent something
 }
 
-func (p *peer) due() time.Duration { return p.retry }
+func (p *peer) Due() time.Duration { return p.retry }
 
 // engine is what is known of another engine.
 type engine struct {
@@ -360,7 +360,7 @@ func (w *writer) again(p *peer) {
 	}
 	p.retry = w.now() + min(w.cfg.Times.Resend<<min(p.attempts, 10), w.cfg.Times.Pause)
 	p.attempts++
-	w.timers.set(p)
+	w.timers.Set(p)
 	if p.attempts > 3 {
 		w.doubt(p)
 	}

@@ -3,6 +3,7 @@ package kvplane
 import (
 	"time"
 
+	"pdrouter/kvplane/internal/alarm"
 	"pdrouter/metadata"
 )
 
@@ -58,7 +59,7 @@ type registration struct {
 	unheard bool          // the result is for nobody: D has settled it, or its generation is void
 }
 
-func (r *registration) due() time.Duration { return r.wake }
+func (r *registration) Due() time.Duration { return r.wake }
 
 // in says that its session still knows it.
 func (r *registration) in() bool { return r.from.regs[r.seq] == r }
@@ -90,7 +91,7 @@ type given struct {
 	wake   time.Duration
 }
 
-func (g *given) due() time.Duration { return g.wake }
+func (g *given) Due() time.Duration { return g.wake }
 
 func (g *given) isHeld() bool { return g.state == givenHeld }
 
@@ -158,7 +159,7 @@ func (p *producer) Step(e event, out []effect) []effect {
 	case evClose:
 		p.close(e)
 	case evTick:
-		for who := p.timers.pop(p.now); who != nil; who = p.timers.pop(p.now) {
+		for who := p.timers.Pop(p.now); who != nil; who = p.timers.Pop(p.now) {
 			p.alarm(who)
 		}
 	default:
@@ -179,7 +180,7 @@ func (p *producer) session(e event) *inbound {
 	return s
 }
 
-func (p *producer) alarm(who alarm) {
+func (p *producer) alarm(who alarm.Waiter) {
 	switch v := who.(type) {
 	case *registration:
 		v.wake = 0
@@ -193,7 +194,7 @@ func (p *producer) alarm(who alarm) {
 		case regEnded:
 			if p.now < v.until {
 				v.wake = p.now + v.again.next()
-				p.timers.set(v)
+				p.timers.Set(v)
 				p.answer(v)
 			}
 		}

@@ -20,7 +20,7 @@ func (p *producer) offer(e event) {
 	g.state, g.offer = givenHeld, e.offer
 	g.lease = p.now + p.times.Lease
 	g.wake = g.lease
-	p.timers.set(g)
+	p.timers.Set(g)
 	p.held.add(g, (*given).isHeld)
 	if p.closing {
 		p.lose(g, Closing, "")

@@ -28,7 +28,7 @@ func (p *producer) extend(g *given, s *inbound) {
 func (p *producer) expire(g *given) {
 	if p.now < g.lease {
 		g.wake = g.lease
-		p.timers.set(g)
+		p.timers.Set(g)
 		return
 	}
 	p.lose(g, LeaseOver, "")
@@ -72,7 +72,7 @@ func (p *producer) spend(g *given) {
 // keep remembers a transfer that nobody is served from as long as a registration of it may still be on its way.
 func (p *producer) keep(g *given) {
 	g.wake = p.now + p.times.Lease + p.times.Wait
-	p.timers.set(g)
+	p.timers.Set(g)
 	if g.state == givenSpent && g.offer != nil {
 		p.spent.push(g)
 	}

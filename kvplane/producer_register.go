@@ -81,7 +81,7 @@ func (p *producer) register(e event) {
 		p.serve(r)
 	default:
 		r.wake = p.now + min(max(e.msg.wait, p.times.Resend), maxWait)
-		p.timers.set(r)
+		p.timers.Set(r)
 		p.answer(r)
 	}
 }
@@ -120,7 +120,7 @@ func (p *producer) admit(s *inbound, e event) (*registration, Reason) {
 	g.regs = append(g.regs, r)
 	if g.state == givenEarly {
 		g.wake = max(g.wake, p.now+min(e.msg.wait, maxWait)+p.times.Wait)
-		p.timers.set(g)
+		p.timers.Set(g)
 	}
 	return r, 0
 }
@@ -223,7 +223,7 @@ func (p *producer) serve(r *registration) {
 	p.emit(effect{do: doPost, peer: r.from.peer, seq: r.seq, id: g.id, msg: r.msg, offer: g.offer})
 	p.letGo(r)
 	r.wake = p.now + p.times.Resend // D is told, unless there was nothing to write or it is written by then
-	p.timers.set(r)
+	p.timers.Set(r)
 }
 
 // differ says why an offer and a registration cannot belong together, where both sides know enough to tell.
@@ -267,7 +267,7 @@ func (p *producer) end(r *registration, s status, tell bool) {
 		r.wake = 0
 		delete(r.from.regs, r.seq)
 	} else {
-		p.timers.set(r)
+		p.timers.Set(r)
 		if tell {
 			p.answer(r)
 		}

@@ -33,7 +33,7 @@ func (p *producer) keepSpent(old *producer, now time.Duration) {
 		} else {
 			p.spent.push(kept)
 		}
-		p.timers.set(kept)
+		p.timers.Set(kept)
 	}
 }
 
@@ -52,6 +52,6 @@ func (c *consumer) keepSafe(old *consumer, now time.Duration) {
 			retired: r.retired || r.expect != nil, wake: max(r.wake, now+c.times.Wait),
 		}
 		c.receipts[r.id] = kept
-		c.timers.set(kept)
+		c.timers.Set(kept)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/internal/alarm"
 	"pdrouter/metadata"
 )
 
@@ -46,7 +47,7 @@ func TestRest(t *testing.T) {
 			w.active, w.looked = *now, *now+tc.looked
 			if tc.writing > 0 {
 				w.posted(&write{peer: &peer{}, bytes: uint64(tc.writing)})
-				w.timers = timers{} // not the one that looks for stuck writes
+				w.timers = alarm.Timers{} // not the one that looks for stuck writes
 			}
 			if tc.awaiting {
 				w.awaited[TransferID{1}] = &pending{}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash"
 
+	"pdrouter/kvplane/internal/varint"
 	"pdrouter/metadata"
 )
 
@@ -78,9 +79,9 @@ func newSession(agree agreement, self, peer metadata.Record) (*session, error) {
 func direction(from, to metadata.Record) string {
 	b := []byte(sessionContext)
 	for _, r := range [...]metadata.Record{from, to} {
-		b = appendText(b, r.Engine)
+		b = varint.AppendText(b, r.Engine)
 		b = binary.AppendUvarint(b, r.Generation)
-		b = appendText(b, r.Agent)
+		b = varint.AppendText(b, r.Agent)
 		b = append(b, r.Key...)
 	}
 	return string(b)

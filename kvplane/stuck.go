@@ -9,7 +9,7 @@ const stuckAfter = 30 * time.Second
 // stuck is the alarm that looks for such writes while there are any writes at all.
 type stuck struct{ wake time.Duration }
 
-func (s *stuck) due() time.Duration { return s.wake }
+func (s *stuck) Due() time.Duration { return s.wake }
 
 // posted notes that a write is in progress from now on.
 func (w *writer) posted(x *write) {
@@ -20,7 +20,7 @@ func (w *writer) posted(x *write) {
 	w.moving = max(w.moving, x.at) + time.Duration(x.bytes)*slowest
 	if w.stuck.wake == 0 {
 		w.stuck.wake = x.at + stuckAfter
-		w.timers.set(&w.stuck)
+		w.timers.Set(&w.stuck)
 	}
 }
 
@@ -46,7 +46,7 @@ func (w *writer) lookForStuck() {
 	}
 	if len(w.writes) > 0 {
 		w.stuck.wake = now + stuckAfter/3
-		w.timers.set(&w.stuck)
+		w.timers.Set(&w.stuck)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/kvplane/internal/procid"
 	"pdrouter/metadata"
 )
 
@@ -159,7 +160,7 @@ func (t *TCP) Open(agent string, memory []Memory) ([]byte, string, error) {
 	}
 	var process metadata.Process
 	if t.cfg.Path != pathSocket {
-		process = thisProcess()
+		process = procid.Self()
 	}
 	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: addresses, Secret: secret, Memory: s.pack(), Process: process}.encode()
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 
+	"pdrouter/kvplane/internal/varint"
 	"pdrouter/metadata"
 )
 
@@ -70,10 +71,10 @@ func (t *TCP) acquaint(peer metadata.Record) (a acquaintance, own []byte, err er
 
 // nameKey is what the dialling side proves its name under.
 func nameKey(secret []byte, dialling string, diallingKey []byte, accepting string, acceptingKey []byte) ([]byte, error) {
-	b := appendText([]byte(nameContext), dialling)
-	b = appendText(b, string(diallingKey))
-	b = appendText(b, accepting)
-	b = appendText(b, string(acceptingKey))
+	b := varint.AppendText([]byte(nameContext), dialling)
+	b = varint.AppendText(b, string(diallingKey))
+	b = varint.AppendText(b, accepting)
+	b = varint.AppendText(b, string(acceptingKey))
 	return hkdf.Key(sha256.New, secret, nil, string(b), sha256.Size)
 }
 

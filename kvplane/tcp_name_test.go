@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/internal/procid"
 	"pdrouter/metadata"
 )
 
@@ -22,7 +23,7 @@ func openNamed(t *testing.T, name string, cfg TCPConfig, fill byte) (n *node, ag
 	tr := NewTCP(cfg)
 	introduce(tr, public, agree)
 	n = openNode(t, tr, name, 8192, fill)
-	n.record.Key, n.record.Process = public, thisProcess()
+	n.record.Key, n.record.Process = public, procid.Self()
 	return n, agree
 }
 
@@ -198,7 +199,7 @@ func TestTCPOfferOfAnother(t *testing.T) {
 	}
 	d := openNode(t, NewTCP(TCPConfig{}), "d@1", 8192, 0)
 	raw := openNode(t, NewTCP(TCPConfig{}), "raw@1", 8192, 0)
-	raw.record.Process = thisProcess()
+	raw.record.Process = procid.Self()
 	raw.record.Process.PID = os.Getppid()
 	o, why := offerRaw(t, d, 1, func(*tcpOffer) {})
 	if why != "" {

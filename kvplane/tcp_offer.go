@@ -9,6 +9,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"pdrouter/kvplane/internal/procid"
 	"pdrouter/kvplane/nixl"
 	"pdrouter/metadata"
 )
@@ -46,7 +47,7 @@ func parseOffer(raw []byte, self metadata.Process) (tcpOffer, error) {
 	if err := msgpack.Unmarshal(raw, &o); err != nil {
 		return tcpOffer{}, fmt.Errorf("%w: offer: %w", errFrame, err)
 	}
-	if !judges(self, o.Process) {
+	if !procid.CanProbe(self, o.Process) {
 		return tcpOffer{}, errors.New("the processes do not share a kernel and namespaces")
 	}
 	return o, nil
@@ -55,7 +56,7 @@ func parseOffer(raw []byte, self metadata.Process) (tcpOffer, error) {
 // source is a peer's memory as its receiver sees it.
 type source struct {
 	pid    int
-	held   *heldProcess
+	held   *procid.Held
 	memory spans
 	wordAt uint64
 	word   []byte
@@ -67,7 +68,7 @@ func newSource(o tcpOffer, word []byte) (*source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: offer: %w", errFrame, err)
 	}
-	held, err := holdProcess(o.Process)
+	held, err := procid.Hold(o.Process)
 	if err != nil {
 		return nil, fmt.Errorf("copy from process %d: %w", o.Process.PID, err)
 	}
@@ -82,7 +83,7 @@ func newSource(o tcpOffer, word []byte) (*source, error) {
 // close lets go of the process. A nil source holds none.
 func (s *source) close() {
 	if s != nil {
-		s.held.close()
+		s.held.Close()
 	}
 }
 
@@ -99,7 +100,7 @@ func (s *source) reader() *pull { return &pull{source: s, read: make([]byte, wor
 // trusted.
 func (p *pull) copy(into [][]byte, from []Range) error {
 	clear(p.read)
-	if err := p.held.alive(); err != nil {
+	if err := p.held.Alive(); err != nil {
 		return fmt.Errorf("copy from process %d: %w", p.pid, err)
 	}
 	err := p.calls.read(p.pid, into, from, p.read, p.wordAt)

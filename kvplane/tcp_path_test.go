@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/kvplane/internal/procid"
 )
 
 // TestTCPPath: which way the bytes take, and that the statistics and the log say so.
@@ -127,7 +129,7 @@ func offerRaw(t *testing.T, d *node, session uint64, change func(*tcpOffer)) (of
 	}
 	r := newRoom(t, "", 8192)
 	paint(r.bytes, 7)
-	o := tcpOffer{Process: thisProcess(), Word: pledged.address(), Memory: spans{r.memory}.pack()}
+	o := tcpOffer{Process: procid.Self(), Word: pledged.address(), Memory: spans{r.memory}.pack()}
 	change(&o)
 	body, err := o.encode()
 	if err != nil {

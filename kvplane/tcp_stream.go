@@ -9,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	"pdrouter/kvplane/internal/procid"
 	"pdrouter/kvplane/nixl"
 )
 
@@ -95,7 +96,7 @@ func (s *tcpStream) offer() (why string, err error) {
 	switch {
 	case p.t.process.IsZero():
 		return "this process cannot be told by its number", nil
-	case !judges(p.t.process, p.blob.Process):
+	case !procid.CanProbe(p.t.process, p.blob.Process):
 		return "the peer takes none, or lives in another kernel or other namespaces", nil
 	}
 	pledged, err := newPledge(s.word)

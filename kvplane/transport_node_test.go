@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/internal/procid"
 	"pdrouter/metadata"
 )
 
@@ -108,7 +109,7 @@ func namespaced() bool { return os.Getenv(hostVariable) != "" }
 
 // memoryPermitted says why a process here may not read another one of the same user that is not its child.
 func memoryPermitted() error {
-	if thisProcess().IsZero() {
+	if procid.Self().IsZero() {
 		return errors.New("a process cannot be told by its number here")
 	}
 	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/kvplane/internal/alarm"
 	"pdrouter/metadata"
 )
 
@@ -19,7 +20,7 @@ type writer struct {
 	host     host
 	producer *producer
 	consumer *consumer
-	timers   timers // the writer's own: reconnects, the vigil, stuck writes
+	timers   alarm.Timers // the writer's own: reconnects, the vigil, stuck writes
 	vigil    vigil
 	stuck    stuck
 	ending   ending
@@ -189,7 +190,7 @@ func (w *writer) pass() bool {
 	now := w.now()
 	if at := w.next(); at > 0 && at <= now {
 		news = true
-		for who := w.timers.pop(now); who != nil; who = w.timers.pop(now) {
+		for who := w.timers.Pop(now); who != nil; who = w.timers.Pop(now) {
 			switch v := who.(type) {
 			case *peer:
 				w.reconnect(v)
@@ -217,8 +218,8 @@ func (w *writer) pass() bool {
 // next returns the earliest time at which something is due, 0 if nothing is.
 func (w *writer) next() time.Duration {
 	var first time.Duration
-	for _, t := range [...]*timers{&w.timers, &w.producer.timers, &w.consumer.timers} {
-		if at := t.next(); at > 0 && (first == 0 || at < first) {
+	for _, t := range [...]*alarm.Timers{&w.timers, &w.producer.timers, &w.consumer.timers} {
+		if at := t.Next(); at > 0 && (first == 0 || at < first) {
 			first = at
 		}
 	}

@@ -54,13 +54,16 @@ func Packages() map[string]Package {
 		"router/fleet/health":    {},                                                                                                       // a leaf: pure values that take the time
 		"router/openai/sse":      {},                                                                                                       // a leaf: cuts a stream into events, knows no event
 		"kvplane": {
-			Ours:    []string{"kvplane/control", "kvplane/nixl", "internal/cuda", "kvplane/plan", "kvplane/transfer", "metadata", "metadata/client"}, // client: peers are found through the gateway; cuda: to describe memory on a GPU
+			Ours:    []string{"kvplane/control", "kvplane/internal/alarm", "kvplane/internal/procid", "kvplane/internal/varint", "kvplane/nixl", "internal/cuda", "kvplane/plan", "kvplane/transfer", "metadata", "metadata/client"}, // client: peers are found through the gateway; cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
 		},
-		"kvplane/transfer":      {},                                                                   // a leaf: the id of a transfer, its blocks, ranges of memory
-		"kvplane/plan":          {Ours: []string{"kvplane/transfer", "metadata"}},                     // pure
-		"kvplane/plan/plantest": {Ours: []string{"kvplane/transfer", "metadata"}},                     // for tests alone
-		"kvplane/control":       {Ours: []string{"internal/refusal", "kvplane/transfer", "metadata"}}, // the gateway links it, and no agent
+		"kvplane/internal/alarm":  {},                                                                   // a leaf: what is due next
+		"kvplane/internal/procid": {Ours: []string{"metadata"}, Outside: []string{"golang.org/x/sys"}},  // records name processes
+		"kvplane/internal/varint": {},                                                                   // a leaf: fields of messages
+		"kvplane/transfer":        {},                                                                   // a leaf: the id of a transfer, its blocks, ranges of memory
+		"kvplane/plan":            {Ours: []string{"kvplane/transfer", "metadata"}},                     // pure
+		"kvplane/plan/plantest":   {Ours: []string{"kvplane/transfer", "metadata"}},                     // for tests alone
+		"kvplane/control":         {Ours: []string{"internal/refusal", "kvplane/transfer", "metadata"}}, // the gateway links it, and no agent
 		// What permits one transfer: gateways sign it, engines check it.
 		"kvplane/ticket": {Ours: []string{"kvplane/transfer", "metadata"}},
 		// The plane for engines in other languages: what internal/refengine does for itself, and its C interface.

@@ -1,4 +1,4 @@
-package kvplane
+package procid
 
 import (
 	"bytes"
@@ -13,8 +13,8 @@ import (
 	"pdrouter/metadata"
 )
 
-// thisProcess names the calling process, or is zero where the kernel does not say enough.
-func thisProcess() metadata.Process {
+// Self names the calling process, or is zero where the kernel does not say enough.
+func Self() metadata.Process {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return metadata.Process{}
@@ -36,9 +36,9 @@ func thisProcess() metadata.Process {
 	}
 }
 
-// exited says that a process of this kernel and these namespaces has ended: its number is free, or another process
+// Exited says that a process of this kernel and these namespaces has ended: its number is free, or another process
 // has it, or it is a zombie without threads, which has no memory and no sockets any more. Whatever is odd is no proof.
-func exited(p metadata.Process) bool {
+func Exited(p metadata.Process) bool {
 	// Not the absence from /proc, which may hide what belongs to others.
 	if err := unix.Kill(p.PID, 0); errors.Is(err, unix.ESRCH) {
 		return true
@@ -70,11 +70,11 @@ func readStat(pid string) (stat, error) {
 	// The command's name stands in brackets and may contain any byte, brackets too.
 	first, last := bytes.IndexByte(b, ' '), bytes.LastIndexByte(b, ')')
 	if first < 0 || last < 0 {
-		return stat{}, fmt.Errorf("kvplane: /proc/%s/stat is %.40q", pid, b)
+		return stat{}, fmt.Errorf("procid: /proc/%s/stat is %.40q", pid, b)
 	}
 	f := strings.Fields(string(b[last+1:]))
 	if len(f) < 20 {
-		return stat{}, fmt.Errorf("kvplane: /proc/%s/stat has %d fields; want at least 22", pid, len(f)+2)
+		return stat{}, fmt.Errorf("procid: /proc/%s/stat has %d fields; want at least 22", pid, len(f)+2)
 	}
 	st := stat{state: f[0]}
 	var errs [3]error

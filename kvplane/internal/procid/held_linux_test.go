@@ -1,4 +1,4 @@
-package kvplane
+package procid
 
 import (
 	"errors"
@@ -22,25 +22,25 @@ func TestHeldProcess(t *testing.T) {
 					_ = cmd.Wait()
 				}
 			}()
-			p := thisProcess()
+			p := Self()
 			st, err := readStat(strconv.Itoa(cmd.Process.Pid))
 			if err != nil {
 				t.Fatal(err)
 			}
 			p.PID, p.Started = st.pid, st.started+1
-			if _, err := holdProcess(p); !errors.Is(err, errAnotherProcess) {
+			if _, err := Hold(p); !errors.Is(err, errAnother) {
 				t.Errorf("held though it began at another time: %v", err)
 			}
 			p.Started--
-			h, err := holdProcess(p)
+			h, err := Hold(p)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if !handle {
-				h.close()
+				h.Close()
 			}
-			defer h.close()
-			if err := h.alive(); err != nil {
+			defer h.Close()
+			if err := h.Alive(); err != nil {
 				t.Errorf("it lives: %v", err)
 			}
 			if err := cmd.Process.Kill(); err != nil {
@@ -48,7 +48,7 @@ func TestHeldProcess(t *testing.T) {
 			}
 			_ = cmd.Wait() // killed
 			ended = true
-			if err := h.alive(); err == nil {
+			if err := h.Alive(); err == nil {
 				t.Error("it has ended, and counts as alive")
 			}
 		})
