@@ -130,7 +130,7 @@ func (f *gatewayFleet) text(client, key string) string {
 		}
 		fmt.Fprintf(&b, "      - {name: %s, url: \"http://%s\", control: \"http://%s\"}\n", e.name, e.address, e.control)
 	}
-	fmt.Fprintf(&b, "policy: {default: {split: {min_prompt_tokens: 16}}}\ntimeouts: {health: 50ms, unready: 1ms}\nhealth: {slow_start: 0s}\n")
+	fmt.Fprintf(&b, "policy: {default: {split: {min_prompt_tokens: 16}}}\ntimeouts: {health: 50ms, pre_stop_delay: 1ms}\nhealth: {slow_start: 0s}\n")
 	fmt.Fprintf(&b, "auth: {agents: {keys: [%q], issuer: %s}, control_token_file: gateway.token}\n", key, pairIssuer)
 	return b.String()
 }

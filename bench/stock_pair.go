@@ -87,7 +87,7 @@ func (r *Run) openStock(ctx context.Context, connector, python string) (*stockPa
 func newStockPair(cfg Config, connector string, targets []target) (*stockPair, error) {
 	p := &stockPair{stage: &stage{cfg: cfg, connector: connector, targets: targets}}
 	p.running, p.cannot = make([]*child, len(targets)), make([]string, len(targets))
-	p.settings = "timeouts: {request: 240s, prefill: 180s, transfer: 120s, pair: 180s, probe: 180s, ending: 120s}\n"
+	p.settings = "timeouts: {request: 240s, prefill: 180s, transfer: 120s, pair: 180s, probe: 180s, cleanup: 120s}\n"
 	free, err := freeAddresses(4)
 	if err != nil {
 		return p, err
@@ -149,7 +149,7 @@ func (p *stockPair) front() (err error) {
 		return err
 	}
 	p.prefill = []*child{{name: "prefill", address: p.relay.address, entry: fmt.Sprintf(", side_channel: %q", p.sides[0])}}
-	p.decode = []*child{{name: "decode", address: p.at[1], entry: fmt.Sprintf(", side_channel: %q, plain_request_ids: true", p.sides[1])}}
+	p.decode = []*child{{name: "decode", address: p.at[1], entry: fmt.Sprintf(", side_channel: %q, request_id_randomization_disabled: true", p.sides[1])}}
 	return nil
 }
 

@@ -60,7 +60,7 @@ func startGateway(ctx context.Context, s *stage) (*child, error) {
 // gatewayText is the gateway's configuration file in a run.
 func (s *stage) gatewayText(clients, operations string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "listen: {clients: %q, operations: %q, agents: %q}\nlog: {level: %s}\nlimits: {in_flight: 8192}\nmodels:\n  - name: %s\n    connector: %s\n", clients, operations, s.agents, s.cfg.Log, benchModel, s.connector)
+	fmt.Fprintf(&b, "listen: {clients: %q, operations: %q, agents: %q}\nlog: {level: %s}\nlimits: {max_concurrent_requests: 8192}\nmodels:\n  - name: %s\n    connector: %s\n", clients, operations, s.agents, s.cfg.Log, benchModel, s.connector)
 	for role, engines := range map[string][]*child{"prefill": s.prefill, "decode": s.decode} {
 		if s.connector == "none" {
 			role = "engines"

@@ -38,7 +38,7 @@ func TestChoose(t *testing.T) {
 	text := `
 default: {split: {min_prompt_tokens: 100}, prefill: {policy: least_load}, decode: {policy: round_robin}}
 rules:
-  - {name: strict, models: [big, big-*], split: {min_prompt_tokens: 0, when_no_prefill: refuse}}
+  - {name: strict, models: [big, big-*], split: {min_prompt_tokens: 0, on_no_prefill: reject}}
 `
 	p, err := Parse("test.yaml", []byte(text))
 	if err != nil {

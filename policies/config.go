@@ -36,9 +36,9 @@ type Choosing struct {
 type SplitRule struct {
 	// MinPromptTokens is the smallest prompt, in tokens, that is worth a hand-off; default 0: every prompt.
 	MinPromptTokens *int `yaml:"min_prompt_tokens"`
-	// WhenNoPrefill says what happens if no prefill engine may be used, or none that can pair with a usable
-	// decode engine: "decode_alone" (default) or "refuse".
-	WhenNoPrefill string `yaml:"when_no_prefill"`
+	// OnNoPrefill says what happens if no prefill engine may be used, or none that can pair with a usable
+	// decode engine: "aggregate" (default) or "reject".
+	OnNoPrefill string `yaml:"on_no_prefill"`
 }
 
 // Role is how one engine of a role is chosen among those that may be used.
@@ -58,14 +58,14 @@ const (
 
 // The values of SplitRule.WhenNoPrefill.
 const (
-	decodeAlone = "decode_alone"
-	refuse      = "refuse"
+	aggregate = "aggregate"
+	reject    = "reject"
 )
 
 func (c Config) withDefaults() Config {
 	zero := 0
 	c.Default = c.Default.or(Choosing{
-		Split:   SplitRule{MinPromptTokens: &zero, WhenNoPrefill: decodeAlone},
+		Split:   SplitRule{MinPromptTokens: &zero, OnNoPrefill: aggregate},
 		Prefill: Role{Policy: leastLoad.String()},
 		Decode:  Role{Policy: leastLoad.String()},
 
@@ -85,8 +85,8 @@ func (c Choosing) or(d Choosing) Choosing {
 	if c.Split.MinPromptTokens == nil {
 		c.Split.MinPromptTokens = d.Split.MinPromptTokens
 	}
-	if c.Split.WhenNoPrefill == "" {
-		c.Split.WhenNoPrefill = d.Split.WhenNoPrefill
+	if c.Split.OnNoPrefill == "" {
+		c.Split.OnNoPrefill = d.Split.OnNoPrefill
 	}
 	if c.AfterFailure == "" {
 		c.AfterFailure = d.AfterFailure
@@ -161,8 +161,8 @@ func (c Choosing) validate(at string) error {
 	if n := c.Split.MinPromptTokens; n != nil && *n < 0 {
 		errs = append(errs, fmt.Errorf("%s.split.min_prompt_tokens is %d; want 0 or more", at, *n))
 	}
-	if w := c.Split.WhenNoPrefill; w != "" && w != decodeAlone && w != refuse {
-		errs = append(errs, fmt.Errorf("%s.split.when_no_prefill is %q; want %s or %s", at, w, decodeAlone, refuse))
+	if w := c.Split.OnNoPrefill; w != "" && w != aggregate && w != reject {
+		errs = append(errs, fmt.Errorf("%s.split.on_no_prefill is %q; want %s or %s", at, w, aggregate, reject))
 	}
 	if a := c.AfterFailure; a != "" && a != Cut && a != Continue && a != ContinueAlways {
 		errs = append(errs, fmt.Errorf("%s.after_failure is %q; want %s, %s or %s", at, a, Cut, Continue, ContinueAlways))

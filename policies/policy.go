@@ -14,7 +14,7 @@ type rule struct {
 	name      string
 	models    []string
 	minPrompt int
-	refuse    bool
+	reject    bool
 	after     string
 	prefill   picker
 	decode    picker
@@ -47,7 +47,7 @@ func newRule(name string, models []string, c Choosing) rule {
 		name:      name,
 		models:    models,
 		minPrompt: *c.Split.MinPromptTokens,
-		refuse:    c.Split.WhenNoPrefill == refuse,
+		reject:    c.Split.OnNoPrefill == reject,
 		after:     c.AfterFailure,
 		prefill:   prefill,
 		decode:    decode,
@@ -107,7 +107,7 @@ func (p *Policy) Choose(q Request, f Fleet, d Draw) Choice {
 		reason = missing(f)
 	}
 	c := Choice{Prefill: -1, Decode: -1, Reason: reason, why: w}
-	if reason == NoDecode || r.refuse && (reason == NoPrefill || reason == NoPair) {
+	if reason == NoDecode || r.reject && (reason == NoPrefill || reason == NoPair) {
 		return c
 	}
 	alone := candidates{engines: f.Decode}

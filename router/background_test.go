@@ -409,7 +409,7 @@ func TestLookupsAreNotCharged(t *testing.T) {
 // and beside them the caller may send other requests once the response has ended.
 func TestLookupsAtOnce(t *testing.T) {
 	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
-		e, g, _ := startBackground(t, n, limits.Limits{Concurrent: 1}, func(cfg *config.Config) { cfg.Models[0].InFlight = 8 })
+		e, g, _ := startBackground(t, n, limits.Limits{Concurrent: 1}, func(cfg *config.Config) { cfg.Models[0].MaxConcurrentRequests = 8 })
 		if r := g.Post(routertest.PathResponses, backgroundBody); r.Status != 200 {
 			t.Fatalf("status %d: %s", r.Status, r.Body)
 		}

@@ -164,7 +164,7 @@ func TestDeadlinesAreCharged(t *testing.T) {
 	} {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
 			s := routertest.NewPool(t, row.connector, 1, 1, nil)
-			s.Config.Timeouts.Request, s.Config.Timeouts.Answer = 500*time.Millisecond, 500*time.Millisecond
+			s.Config.Timeouts.Request, s.Config.Timeouts.RequestTotal = 500*time.Millisecond, 500*time.Millisecond
 			l := newCounted(limits.Limits{Tokens: 1 << 30})
 			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
 			if row.connector != connector.NameNone {

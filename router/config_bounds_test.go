@@ -13,7 +13,7 @@ import (
 func TestNoQueue(t *testing.T) {
 	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
-		s.Config.Models[0].InFlight, s.Config.Limits.Queue = 1, new(0)
+		s.Config.Models[0].MaxConcurrentRequests, s.Config.Limits.Queue = 1, new(0)
 		hold := make(chan struct{})
 		s.Decode[0].HoldUntil(hold)
 		g := routertest.StartIn(t, n, s.Config, parts)

@@ -113,7 +113,7 @@ func TestChoicesShareTheBody(t *testing.T) {
 	e := &sums{last: len(tail)}
 	cfg := config.Config{Models: []config.Model{{Name: "m", Connector: connector.NamePush, Prefill: []config.Engine{{Name: "prefill-0", URL: newSumEngine(t, e)}},
 		Decode: []config.Engine{{Name: "decode-0", URL: newSumEngine(t, e)}}}}}
-	cfg.Limits.N, cfg.Limits.Fan = choices, choices
+	cfg.Limits.N, cfg.Limits.MaxParallelChoices = choices, choices
 	g := routertest.Start(t, cfg, router.Parts{Planner: routertest.FirstUsable{}})
 	c := g.Dial(t)
 	t.Cleanup(func() { c.Close() })
@@ -225,7 +225,7 @@ func TestLegsThatOutliveTheirClient(t *testing.T) {
 // What is copied of a body for its choices counts as memory for bodies: where it does not fit the request is refused, and holds nothing.
 func TestFault07ChoicesMemory(t *testing.T) {
 	s, g := newFanPool(t, connector.NamePush, 1, 1, func(c *config.Config) {
-		c.Limits.Body, c.Limits.BodyMemory, c.Limits.N, c.Limits.Fan = 600<<10, 1200<<10, 16, 16
+		c.Limits.Body, c.Limits.BodyMemory, c.Limits.N, c.Limits.MaxParallelChoices = 600<<10, 1200<<10, 16, 16
 	})
 	before := s.Cluster.Count("", "")
 	for _, row := range []struct {

@@ -19,7 +19,7 @@ import (
 // for the race detector to see.
 func TestFanFailsAsItBegins(t *testing.T) {
 	s := routertest.NewPool(t, connector.NamePush, 1, 1, nil)
-	s.Config.Limits.Fan, s.Config.Health.Failures, s.Config.Health.PairFailures = 8, 1000, 1000
+	s.Config.Limits.MaxParallelChoices, s.Config.Health.Failures, s.Config.Health.PairFailures = 8, 1000, 1000
 	var begun atomic.Int64
 	asked := s.Decode[0].Server.Config.Handler
 	s.Decode[0].Server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,7 +50,7 @@ func TestFanFailsAsItBegins(t *testing.T) {
 // TestFanKeepAlive has a stream of two choices be silent between tokens: comments come between whole events.
 func TestFanKeepAlive(t *testing.T) {
 	s := routertest.NewPool(t, connector.NamePush, 1, 1, map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoLateToken, N: 400}}})
-	s.Config.Limits.Fan = 8
+	s.Config.Limits.MaxParallelChoices = 8
 	every := 20 * time.Millisecond
 	s.Config.Timeouts.KeepAlive = &every
 	g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})

@@ -95,7 +95,7 @@ func newFanPool(t *testing.T, connectorName string, p, d int, change ...func(*co
 	for _, e := range s.Engines() {
 		e.SetHabit(func(h *routertest.Habit) { h.Parrot = true })
 	}
-	s.Config.Limits.Fan = 8
+	s.Config.Limits.MaxParallelChoices = 8
 	s.Config.Timeouts.Prefill, s.Config.Timeouts.Transfer = 5*time.Second, 5*time.Second
 	for _, f := range change {
 		f(&s.Config)

@@ -63,7 +63,7 @@ func TestLongAnswer(t *testing.T) {
 // before its whole time is over.
 func TestFault54SilentWrite(t *testing.T) {
 	s := routertest.NewPool(t, connector.NamePush, 1, 1, nil)
-	s.Config.Timeouts.Answer = time.Second
+	s.Config.Timeouts.RequestTotal = time.Second
 	g := routertest.Start(t, s.Config, router.Parts{})
 	g.WaitWarm()
 	s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoNeverKV}}})

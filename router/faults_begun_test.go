@@ -30,7 +30,7 @@ func TestFault54StockDecodeHasNotBegun(t *testing.T) {
 		{"it compiles a form first", forms, time.Second, 0, reclaim.CauseUnbegun.String()},
 	} {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
-			s, g, f := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Ending = time.Minute })
+			s, g, f := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Cleanup = time.Minute })
 			s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoResetLate, N: 100}}})
 			s.Decode[0].PauseFor(row.full)
 			before := s.Cluster.Count("", "")

@@ -25,7 +25,7 @@ func TestFault58DeadlineLeavesNothing(t *testing.T) {
 	} {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
 			s := routertest.NewPool(t, row.connector, 1, 1, nil)
-			s.Config.Timeouts.Request, s.Config.Timeouts.Answer = 500*time.Millisecond, 500*time.Millisecond
+			s.Config.Timeouts.Request, s.Config.Timeouts.RequestTotal = 500*time.Millisecond, 500*time.Millisecond
 			limits := new(fakeLimiter)
 			g := routertest.Start(t, s.Config, router.Parts{Limits: limits, Planner: routertest.FirstUsable{}})
 			g.WaitWarm()

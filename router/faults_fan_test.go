@@ -18,9 +18,9 @@ func TestFault21OneFailsOthersHang(t *testing.T) {
 		for _, body := range []string{routertest.PlainBody, routertest.StreamBody} {
 			routertest.RunVirtual(t, connectorName+map[bool]string{true: " streamed"}[body == routertest.StreamBody], func(t *testing.T) {
 				s, g := newFanPool(t, connectorName, 1, 1, func(c *config.Config) {
-					c.Timeouts.Request, c.Timeouts.Answer, c.Timeouts.Prefill = time.Hour, time.Hour, time.Hour
+					c.Timeouts.Request, c.Timeouts.RequestTotal, c.Timeouts.Prefill = time.Hour, time.Hour, time.Hour
 					if connectorName == connector.NamePush { // what decode waits for must be given its time
-						c.Timeouts.Prefill, c.Timeouts.Ending = 3*time.Second, 500*time.Millisecond
+						c.Timeouts.Prefill, c.Timeouts.Cleanup = 3*time.Second, 500*time.Millisecond
 					}
 				})
 				s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Nth: 3, Do: routertest.DoReject}, {Leg: "prefill", Do: routertest.DoHang}}})

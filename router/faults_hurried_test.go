@@ -17,7 +17,7 @@ func TestFault58LateIsNoTransferThatFailed(t *testing.T) {
 		mute bool // decode does not tell what it has in hand
 	}{{"at work", false}, {"at work, and does not tell", true}} {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
-			s, g, _ := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Answer = 500 * time.Millisecond })
+			s, g, _ := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.RequestTotal = 500 * time.Millisecond })
 			s.Decode[0].Mu.Lock()
 			s.Decode[0].Mute = row.mute
 			s.Decode[0].Mu.Unlock()

@@ -78,7 +78,7 @@ func TestFault59AnswerTooLarge(t *testing.T) {
 			}
 			limits := new(countingLimiter)
 			parts.Planner, parts.Limits = routertest.FirstUsable{}, limits
-			s.Config.Limits.Answer, s.Config.Limits.Event, s.Config.Limits.Fan = bound, bound, 8
+			s.Config.Limits.Answer, s.Config.Limits.Event, s.Config.Limits.MaxParallelChoices = bound, bound, 8
 			s.Config.Health.Failures = 1
 			g := routertest.Start(t, s.Config, parts)
 			if row.connector != connector.NameNone {

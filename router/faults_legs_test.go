@@ -137,7 +137,7 @@ func TestFault47to62Legs(t *testing.T) {
 					s.Config.Timeouts.Transfer = 2 * time.Second
 				}
 				if strings.HasPrefix(row.name, "50 push") {
-					s.Config.Timeouts.Ending = time.Second // what P holds up behind the answer
+					s.Config.Timeouts.Cleanup = time.Second // what P holds up behind the answer
 				}
 				g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
 				if row.connector != connector.NameNone {
@@ -202,8 +202,8 @@ func TestFault50ClientsDeadline(t *testing.T) {
 	for _, connectorName := range []string{connector.NamePush, connector.NamePull} {
 		routertest.RunVirtual(t, "50 "+connectorName, func(t *testing.T) {
 			s := routertest.NewPool(t, connectorName, 2, 1, nil)
-			s.Config.Timeouts.Prefill, s.Config.Timeouts.Answer, s.Config.Timeouts.Request = 2*time.Second, 500*time.Millisecond, 500*time.Millisecond
-			s.Config.Timeouts.Ending = 500 * time.Millisecond
+			s.Config.Timeouts.Prefill, s.Config.Timeouts.RequestTotal, s.Config.Timeouts.Request = 2*time.Second, 500*time.Millisecond, 500*time.Millisecond
+			s.Config.Timeouts.Cleanup = 500 * time.Millisecond
 			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
 			g.WaitWarm()
 			hang := []routertest.Fault{{Leg: "prefill", Do: routertest.DoHang}}

@@ -37,8 +37,8 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 	} {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
 			s, g, f := routertest.ReclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
-				c.Models[0].Prefill[0].PlainRequestIDs = true
-				c.Timeouts.Prefill, c.Timeouts.Ending = 2*time.Second, routertest.Patience
+				c.Models[0].Prefill[0].RequestIDRandomizationDisabled = true
+				c.Timeouts.Prefill, c.Timeouts.Cleanup = 2*time.Second, routertest.Patience
 			})
 			before := s.Cluster.Count("", "")
 			s.SetFaults(map[string][]routertest.Fault{"prefill-0": row.faults})
@@ -89,7 +89,7 @@ func TestFault47StockPlainNamesWait(t *testing.T) {
 // looked at before anything is waited for there, so decode's blocks come free as soon as with other names.
 func TestFault54StockPlainNamesPrefillDies(t *testing.T) {
 	routertest.RunVirtual(t, "54", func(t *testing.T) {
-		s, g, f := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Models[0].Prefill[0].PlainRequestIDs = true })
+		s, g, f := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Models[0].Prefill[0].RequestIDRandomizationDisabled = true })
 		s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoResetLate, N: 100}}})
 		before := s.Cluster.Count("", "")
 		got := make(chan routertest.Reply, 1)
@@ -124,7 +124,7 @@ func TestFault54StockPlainNamesPrefillSilent(t *testing.T) {
 	}{{"agent", true, reclaim.CauseUnproven.String()}, {"no agent", false, reclaim.CauseNoAgent.String()}} {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
 			s, g, f := routertest.ReclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
-				c.Models[0].Prefill[0].PlainRequestIDs = true
+				c.Models[0].Prefill[0].RequestIDRandomizationDisabled = true
 				c.Timeouts.Health, c.Timeouts.SideChannel = 200*time.Millisecond, time.Minute
 			})
 			s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoResetLate, N: 100}}})
@@ -160,7 +160,7 @@ func TestFault54StockPlainNamesPrefillSilent(t *testing.T) {
 func TestFault58PullPlainNamesTold(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		routertest.RunVirtual(t, map[bool]string{false: "idle", true: "busy"}[busy], func(t *testing.T) {
-			s, g, f := routertest.Reclaiming(t, connector.NamePull, func(c *config.Config) { c.Models[0].Prefill[0].PlainRequestIDs = true })
+			s, g, f := routertest.Reclaiming(t, connector.NamePull, func(c *config.Config) { c.Models[0].Prefill[0].RequestIDRandomizationDisabled = true })
 			s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: routertest.DoHang}, {Leg: "prefill", Nth: 2, Do: routertest.DoSlow, N: 30_000}}})
 			prefills := s.Cluster.Count("", "prefill")
 			leave(t, g, routertest.PlainBody, func() bool { return s.Cluster.Count("", "prefill") == prefills+1 })

@@ -25,7 +25,7 @@ import (
 func TestFault63Overload(t *testing.T) {
 	const places, waits, clients = 4, 4, 80
 	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
-	s.Config.Models[0].InFlight, s.Config.Limits.Queue = places, new(waits)
+	s.Config.Models[0].MaxConcurrentRequests, s.Config.Limits.Queue = places, new(waits)
 	gate := make(chan struct{})
 	s.Decode[0].HoldUntil(gate)
 	g := routertest.Start(t, s.Config, router.Parts{})
@@ -76,7 +76,7 @@ func TestFault63Overload(t *testing.T) {
 // TestFault63QueueEnds has requests wait for a place that does not come: each is told why, and leaves nothing behind.
 func TestFault63QueueEnds(t *testing.T) {
 	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
-	s.Config.Models[0].InFlight, s.Config.Limits.Queue = 1, new(8)
+	s.Config.Models[0].MaxConcurrentRequests, s.Config.Limits.Queue = 1, new(8)
 	s.Config.Timeouts.Queue, s.Config.Timeouts.Drain = 300*time.Millisecond, 100*time.Millisecond
 	gate := make(chan struct{})
 	s.Decode[0].HoldUntil(gate)
@@ -125,7 +125,7 @@ func TestFault63QueueEnds(t *testing.T) {
 // TestFault20And63Priority has the header count only for callers with the scope, and tenants for what the configuration says.
 func TestFault20And63Priority(t *testing.T) {
 	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
-	s.Config.Models[0].InFlight = 1
+	s.Config.Models[0].MaxConcurrentRequests = 1
 	s.Config.Priorities = map[string]int{"gold": 30}
 	gate := make(chan struct{})
 	s.Decode[0].HoldUntil(gate)
@@ -160,7 +160,7 @@ func TestFault20And63Priority(t *testing.T) {
 // when the router closes.
 func TestFault63QueueOfRemovedModel(t *testing.T) {
 	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
-	s.Config.Models[0].InFlight = 1
+	s.Config.Models[0].MaxConcurrentRequests = 1
 	s.Config.Timeouts.Queue, s.Config.Timeouts.Drain = time.Hour, 100*time.Millisecond
 	gate := make(chan struct{})
 	s.Decode[0].HoldUntil(gate)
@@ -261,7 +261,7 @@ func TestFault47RetryAfter(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := routertest.NewPool(t, connector.NameNone, 0, row.engines, nil)
-			s.Config.Timeouts.Answer = 10 * time.Second
+			s.Config.Timeouts.RequestTotal = 10 * time.Second
 			next := s.Decode[0].Server.Config.Handler
 			var asked []time.Time
 			var mu sync.Mutex

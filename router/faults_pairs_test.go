@@ -32,7 +32,7 @@ func published(name string, role metadata.Role, generation uint64, tp, rank int)
 // refusing is the policy that serves no request without prefill.
 func refusing(t *testing.T) fleet.Planner {
 	t.Helper()
-	p, err := policies.Parse("test.yaml", []byte("default: {split: {when_no_prefill: refuse}}"))
+	p, err := policies.Parse("test.yaml", []byte("default: {split: {on_no_prefill: reject}}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // TestFault52ProbeExpires has the client of an engine's probe leave, before the engine was asked and while its answer is streamed. Such
-// a probe says nothing of the engine. The first request after health.open is the next probe.
+// a probe says nothing of the engine. The first request after health.base_ejection_time is the next probe.
 func TestFault52ProbeExpires(t *testing.T) {
 	for _, row := range []struct {
 		name, body, engine string
@@ -22,7 +22,7 @@ func TestFault52ProbeExpires(t *testing.T) {
 	} {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
 			s := routertest.NewPool(t, connector.NamePull, 1, 2, nil)
-			s.Config.Health.Open, s.Config.Health.OpenLongest = time.Hour, time.Hour
+			s.Config.Health.BaseEjectionTime, s.Config.Health.MaxEjectionTime = time.Hour, time.Hour
 			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
 			routertest.Eventually(t, "every pair is known", func() bool { return g.Router.Stats().Handshakes.Ready == 2 })
 			g.WaitIdle()
@@ -39,7 +39,7 @@ func TestFault52ProbeExpires(t *testing.T) {
 			if g.MustServe(1, routertest.PlainBody); !e.Probed() || s.Cluster.Count("decode-0", "") != asked {
 				t.Error("the probe has not been waited for")
 			}
-			time.Sleep(s.Config.Health.Open)
+			time.Sleep(s.Config.Health.BaseEjectionTime)
 			g.MustServe(1, routertest.PlainBody)
 			if got := g.EngineStats("decode-0"); s.Cluster.Count("decode-0", "") != asked+1 || got.State != "slow_start" {
 				t.Errorf("decode-0 was asked %d times, state %s; want the next request to be its probe", s.Cluster.Count("decode-0", "")-asked, got.State)
@@ -53,7 +53,7 @@ func TestFault52ProbeExpires(t *testing.T) {
 func TestFault52ProbeIsNotShutOut(t *testing.T) {
 	t.Run("prefill refuses", func(t *testing.T) {
 		s := routertest.NewPool(t, connector.NamePull, 2, 1, nil)
-		s.Config.Health.Open, s.Config.Health.OpenLongest, s.Config.Health.PanicPercent = time.Hour, time.Hour, 100
+		s.Config.Health.BaseEjectionTime, s.Config.Health.MaxEjectionTime, s.Config.Health.PanicPercent = time.Hour, time.Hour, 100
 		g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
 		routertest.Eventually(t, "every pair is known", func() bool { return g.Router.Stats().Handshakes.Ready == 2 })
 		g.WaitIdle()
@@ -66,7 +66,7 @@ func TestFault52ProbeIsNotShutOut(t *testing.T) {
 	})
 	t.Run("decode refuses", func(t *testing.T) {
 		s := routertest.NewPool(t, connector.NameNone, 0, 1, map[string][]routertest.Fault{"decode-0": {{Nth: 1, Do: routertest.DoRefuse}}})
-		s.Config.Health.Open, s.Config.Health.OpenLongest, s.Config.Health.PanicPercent = time.Hour, time.Hour, 100
+		s.Config.Health.BaseEjectionTime, s.Config.Health.MaxEjectionTime, s.Config.Health.PanicPercent = time.Hour, time.Hour, 100
 		g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
 		g.Router.Debug().Engine("decode-0").HalfOpen(health.AnswerFailed)
 		g.MustServe(1, routertest.PlainBody)

@@ -28,7 +28,7 @@ func TestStranded(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			s := routertest.NewPool(t, row.connector, 1, 2, nil)
 			s.Config.Limits.Attempts = 1
-			s.Config.Timeouts.Answer, s.Config.Timeouts.Prefill, s.Config.Timeouts.Ending = 2*time.Second, 2*time.Second, time.Second
+			s.Config.Timeouts.RequestTotal, s.Config.Timeouts.Prefill, s.Config.Timeouts.Cleanup = 2*time.Second, 2*time.Second, time.Second
 			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
 			g.WaitWarm()
 			s.SetFaults(row.faults)

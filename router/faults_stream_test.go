@@ -144,7 +144,7 @@ func TestFault59EventBeyondTheCap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := rawEngine(t, func(_ int, conn net.Conn) { _, _ = io.WriteString(conn, rawStreamHead+rawChunk(first)+rest) })
-			g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Event: 1 << 20}, Timeouts: config.Timeouts{Stream: 5 * time.Second}}, router.Parts{})
+			g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Event: 1 << 20}, Timeouts: config.Timeouts{StreamIdle: 5 * time.Second}}, router.Parts{})
 			r := g.Post(routertest.PathCompletions, routertest.StreamBody)
 			if r.Status != 200 || r.Err == nil || !strings.HasPrefix(r.Body, first) || strings.Contains(r.Body, "[DONE]") ||
 				strings.Count(r.Body, `{"error"`) != 1 || len(r.Body) > 4<<10 {

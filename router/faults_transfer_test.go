@@ -47,7 +47,7 @@ func TestFault54UnstreamedTransferNeverComes(t *testing.T) {
 	} {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
 			s, g, f := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) {
-				c.Timeouts.Transfer, c.Timeouts.Answer, c.Timeouts.Health = row.transfer, 2*time.Minute, 200*time.Millisecond
+				c.Timeouts.Transfer, c.Timeouts.RequestTotal, c.Timeouts.Health = row.transfer, 2*time.Minute, 200*time.Millisecond
 			})
 			s.Decode[0].Mu.Lock()
 			s.Decode[0].Mute = row.mute
@@ -114,7 +114,7 @@ func TestFault58UnstreamedLeavesUnknown(t *testing.T) {
 func TestFault54UnstreamedDecodeIsBusy(t *testing.T) {
 	routertest.RunVirtual(t, "push", func(t *testing.T) {
 		s, g, f := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) {
-			c.Timeouts.Transfer, c.Timeouts.Answer, c.Timeouts.Health = time.Second, 2*time.Minute, 200*time.Millisecond
+			c.Timeouts.Transfer, c.Timeouts.RequestTotal, c.Timeouts.Health = time.Second, 2*time.Minute, 200*time.Millisecond
 		})
 		s.SetFaults(map[string][]routertest.Fault{
 			"decode-0":  {{Leg: "decode", Nth: 1, Do: routertest.DoLateToken, N: 30_000}},
@@ -169,7 +169,7 @@ func TestFault54UnstreamedBesideUnstreamed(t *testing.T) {
 // have its KV. The request is tried again within the time of a transfer and two looks, the other one is left alone.
 func lostBeside(t *testing.T, body string, slow routertest.Fault, known func(*routertest.Engine, router.DebugEngine) bool) {
 	routertest.RunVirtual(t, "push", func(t *testing.T) {
-		s, g, _ := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Transfer, c.Timeouts.Answer = 5*time.Second, 2*time.Minute })
+		s, g, _ := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Transfer, c.Timeouts.RequestTotal = 5*time.Second, 2*time.Minute })
 		s.SetFaults(map[string][]routertest.Fault{"decode-0": {slow}, "prefill-0": {{Leg: "prefill", Nth: 2, Do: routertest.DoNeverKV}}})
 		other := make(chan routertest.Reply)
 		go func() { other <- g.Post(routertest.PathCompletions, body) }()
@@ -201,7 +201,7 @@ func lostBeside(t *testing.T, body string, slow routertest.Fault, known func(*ro
 // are not streamed either: prefill's count of such leases shows that the request which is overdue waits in vain.
 func TestFault54UnstreamedLeaseEnds(t *testing.T) {
 	routertest.RunVirtual(t, "push", func(t *testing.T) {
-		s, g, _ := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Transfer, c.Timeouts.Answer = 5*time.Second, 2*time.Minute })
+		s, g, _ := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Timeouts.Transfer, c.Timeouts.RequestTotal = 5*time.Second, 2*time.Minute })
 		s.SetFaults(map[string][]routertest.Fault{
 			"decode-0":  {{Leg: "decode", Do: routertest.DoSlow, N: 2000}},
 			"prefill-0": {{Leg: "prefill", Nth: 1, Do: routertest.DoNeverKV}},

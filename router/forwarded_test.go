@@ -99,8 +99,8 @@ func TestForwardedCredentials(t *testing.T) {
 // TestForwardAuthorizationMistakes: an engine cannot be sent two credentials.
 func TestForwardAuthorizationMistakes(t *testing.T) {
 	cfg := config.Config{Models: []config.Model{{Name: "m", ForwardAuthorization: true,
-		Engines: []config.Engine{{Name: "a", URL: "http://a", KeyFile: "k"}}, EnginesFrom: config.Source{DNS: "http://c", KeyFile: "k"}}}}
-	const why = "key_file is set; want it or forward_authorization of the model: an engine is sent one Authorization"
+		Engines: []config.Engine{{Name: "a", URL: "http://a", BearerTokenFile: "k"}}, EnginesFrom: config.Source{DNS: "http://c", BearerTokenFile: "k"}}}}
+	const why = "bearer_token_file is set; want it or forward_authorization of the model: an engine is sent one Authorization"
 	want := "models[0].engines_from." + why + "\nmodels[0].engines[0]." + why
 	if err := cfg.Validate(); err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)

@@ -175,7 +175,7 @@ func TestRequestsWaitForPrefill(t *testing.T) {
 	for _, overloaded := range []bool{false, true} {
 		routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 			s, parts := routertest.NewPoolIn(t, n, connector.NamePull, 1, 1)
-			planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{WhenNoPrefill: "refuse"}}})
+			planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{OnNoPrefill: "reject"}}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,7 +19,7 @@ func TestOneProbeAtATime(t *testing.T) {
 	for _, how := range []string{"its client leaves", "the engine is overloaded"} {
 		routertest.RunVirtual(t, how, func(t *testing.T) {
 			s := routertest.NewPool(t, connector.NameNone, 0, 2, nil)
-			s.Config.Health.Open, s.Config.Health.OpenLongest, s.Config.Health.PanicPercent = time.Hour, time.Hour, 100
+			s.Config.Health.BaseEjectionTime, s.Config.Health.MaxEjectionTime, s.Config.Health.PanicPercent = time.Hour, time.Hour, 100
 			s.Config.Health.Overload = time.Nanosecond // the pause that an overloaded engine gets is not what is tested
 			older := routertest.Fault{Nth: 1, Do: routertest.DoHang}
 			if how == "the engine is overloaded" {

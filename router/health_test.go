@@ -17,7 +17,7 @@ func TestFault52BrokenEngineIsOut(t *testing.T) {
 	for _, do := range []string{routertest.DoError, routertest.DoReset, routertest.DoGarbage} {
 		routertest.RunVirtual(t, do, func(t *testing.T) {
 			s := routertest.NewPool(t, connector.NameNone, 0, 3, nil)
-			s.Config.Health.Open = 300 * time.Millisecond
+			s.Config.Health.BaseEjectionTime = 300 * time.Millisecond
 			s.Config.Limits.RetryFloor = new(100)
 			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
 			s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: do}}})
@@ -43,8 +43,8 @@ func TestFault52BrokenEngineIsOut(t *testing.T) {
 // TestFault53StalledStreamsAreSeen: an engine whose streams stand still is out, though it answers each request at first.
 func TestFault53StalledStreamsAreSeen(t *testing.T) {
 	s := routertest.NewPool(t, connector.NameNone, 0, 2, nil)
-	s.Config.Timeouts.Stream = 100 * time.Millisecond
-	s.Config.Health.Failures, s.Config.Health.Open, s.Config.Health.OpenLongest = 2, time.Hour, time.Hour
+	s.Config.Timeouts.StreamIdle = 100 * time.Millisecond
+	s.Config.Health.Failures, s.Config.Health.BaseEjectionTime, s.Config.Health.MaxEjectionTime = 2, time.Hour, time.Hour
 	g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}})
 	s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoBigToken, N: 10}}})
 	for range 2 {
@@ -77,7 +77,7 @@ func TestFault48RejectionsNeverEject(t *testing.T) {
 func TestFault64AllFail(t *testing.T) {
 	s := routertest.NewPool(t, connector.NameNone, 0, 2, nil)
 	s.Config.Limits.Attempts = 1
-	s.Config.Health.Failures, s.Config.Health.Open, s.Config.Health.OpenLongest = 2, 100*time.Millisecond, 100*time.Millisecond
+	s.Config.Health.Failures, s.Config.Health.BaseEjectionTime, s.Config.Health.MaxEjectionTime = 2, 100*time.Millisecond, 100*time.Millisecond
 	g := routertest.Start(t, s.Config, router.Parts{})
 	s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoError}}, "decode-1": {{Do: routertest.DoError}}})
 	for range 10 {
@@ -114,7 +114,7 @@ func TestFault63OverloadedEngineRests(t *testing.T) {
 func TestFault54PairIsAvoided(t *testing.T) {
 	s, _, parts := routertest.NewPlane(t, 1, 2)
 	parts.Planner = nil
-	s.Config.Health.Open = 200 * time.Millisecond
+	s.Config.Health.BaseEjectionTime = 200 * time.Millisecond
 	s.Config.Limits.RetryFloor = new(100)
 	g := routertest.Start(t, s.Config, parts)
 	g.WaitWarm()
@@ -144,9 +144,9 @@ func TestFault54PairIsAvoided(t *testing.T) {
 
 // TestFault64ReadinessIsThePolicys: with no prefill engine a model is ready exactly where the policy lets decode serve alone.
 func TestFault64ReadinessIsThePolicys(t *testing.T) {
-	for when, want := range map[string]bool{"refuse": false, "decode_alone": true} {
+	for when, want := range map[string]bool{"reject": false, "aggregate": true} {
 		t.Run(when, func(t *testing.T) {
-			planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{WhenNoPrefill: when}}})
+			planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{OnNoPrefill: when}}})
 			if err != nil {
 				t.Fatal(err)
 			}

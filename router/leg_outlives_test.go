@@ -58,7 +58,7 @@ func TestLegGoesOnWithoutItsRequest(t *testing.T) {
 			g.Mu.Unlock()
 			want := dispatch.ClientLeft
 			if how == "its time ends" {
-				want, cfg.Timeouts.Answer = dispatch.FailedBefore, 3*time.Second // long enough for its decode leg to begin
+				want, cfg.Timeouts.RequestTotal = dispatch.FailedBefore, 3*time.Second // long enough for its decode leg to begin
 				if err := g.Router.Apply(cfg, g.Parts); err != nil {
 					t.Fatal(err)
 				}

@@ -27,7 +27,7 @@ func TestPanicPercent100OpensTheOnlyCircuit(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				s, parts := routertest.NewPoolIn(t, n, row.connector, 1, 1)
-				planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{WhenNoPrefill: "refuse"}}})
+				planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{OnNoPrefill: "reject"}}})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -20,7 +20,7 @@ func TestQueueNoticesPlaces(t *testing.T) {
 	}{
 		{name: "reload", add: func(t *testing.T, s *routertest.Pool, g *routertest.Gateway) {
 			cfg := s.Config
-			cfg.Limits.InFlight = 2
+			cfg.Limits.MaxConcurrentRequests = 2
 			apply(t, g, cfg)
 		}},
 		{name: "undrain", drain: true, add: func(t *testing.T, s *routertest.Pool, g *routertest.Gateway) {
@@ -36,7 +36,7 @@ func TestQueueNoticesPlaces(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 2)
-				s.Config.Limits.InFlight = 1
+				s.Config.Limits.MaxConcurrentRequests = 1
 				s.Config.Timeouts.Queue = 10 * time.Second
 				s.Config.Models[0].Engines[1].Drain = row.drain
 				if !row.drain && !row.down {

@@ -16,7 +16,7 @@ import (
 func TestFault54StockPrefillDies(t *testing.T) {
 	for _, named := range []bool{true, false} {
 		t.Run(map[bool]string{true: "named", false: "not named"}[named], func(t *testing.T) {
-			s, g, f := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Models[0].Decode[0].PlainRequestIDs = named })
+			s, g, f := routertest.Reclaiming(t, connector.NamePush, func(c *config.Config) { c.Models[0].Decode[0].RequestIDRandomizationDisabled = named })
 			s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoResetLate, N: 100}}})
 			before := s.Cluster.Count("", "decode")
 			go func() {
@@ -104,7 +104,7 @@ func TestFault57StockNeverWritten(t *testing.T) {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
 			s, g, f := routertest.ReclaimingWith(t, connector.NamePush, row.agent, func(c *config.Config) {
 				c.Timeouts.Transfer = 300 * time.Millisecond
-				c.Timeouts.Ending = 3 * reclaim.BarrierAfter
+				c.Timeouts.Cleanup = 3 * reclaim.BarrierAfter
 			})
 			s.Prefill[0].Mu.Lock()
 			s.Prefill[0].PlainIDs = row.plain

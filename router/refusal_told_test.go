@@ -62,7 +62,7 @@ func TestEngineErrorsTold(t *testing.T) {
 				})
 				var log lockedBuffer
 				cfg := routertest.AnyFleet(e)
-				cfg.Models[0].Engines[0].KeyFile, cfg.Limits.Attempts = key, 2
+				cfg.Models[0].Engines[0].BearerTokenFile, cfg.Limits.Attempts = key, 2
 				g := routertest.Start(t, cfg, router.Parts{Log: slog.New(slog.NewTextHandler(&log, nil))})
 				r := g.Post(routertest.PathCompletions, body)
 				got := routertest.ErrorOf(t, r.Body)

@@ -128,7 +128,7 @@ var errStopped = errors.New("the router stops")
 func (r *Router) Close() {
 	r.pairs.Close()
 	r.backgrounds.Close()
-	late := time.AfterFunc(min(r.snapshot().cfg.Timeouts.Ending, r.snapshot().cfg.Timeouts.Drain), func() {
+	late := time.AfterFunc(min(r.snapshot().cfg.Timeouts.Cleanup, r.snapshot().cfg.Timeouts.Drain), func() {
 		r.tasks.Stop(errStopped)
 		r.cancels.Cancel(errStopped)
 	})

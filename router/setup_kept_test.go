@@ -66,7 +66,7 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 	write(key, "one\n")
 	cfg, m := s.Config, s.Config.Models[0]
 	all := m.Engines
-	all[0].KeyFile = key
+	all[0].BearerTokenFile = key
 	m.Engines = all[:1]
 	cfg.IsolatePrefixCache, cfg.PrefixCacheSecretFile, cfg.Models = true, salt, []config.Model{m}
 	g := routertest.Start(t, cfg, router.Parts{})
@@ -76,7 +76,7 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 	if err := os.Remove(key); err != nil {
 		t.Fatal(err)
 	}
-	all[1].KeyFile = key // what is known of the file holds for whoever comes
+	all[1].BearerTokenFile = key // what is known of the file holds for whoever comes
 	m.Engines = all
 	cfg.Models = []config.Model{m}
 	parts := g.Parts
@@ -87,7 +87,7 @@ func TestApplyReadsNoCredentials(t *testing.T) {
 	if g.Router.Debug().Engine("decode-0") != e || g.Router.Debug().Engine("decode-1").Key() != "one" || g.Router.Debug().Sealed("t") != sealed {
 		t.Error("engines that come change others, or the salts, or have no credential")
 	}
-	if err := g.Router.Reload(cfg, parts); err == nil || !strings.Contains(err.Error(), "key_file") {
+	if err := g.Router.Reload(cfg, parts); err == nil || !strings.Contains(err.Error(), "bearer_token_file") {
 		t.Errorf("a reload without the key file: %v", err)
 	}
 	write(key, "two\n")

@@ -44,7 +44,7 @@ func TestFault58NoticedAtOnce(t *testing.T) {
 func leaves(t *testing.T, n *routertest.Network, connectorName, where, body string) {
 	const noticed = 100*time.Millisecond - 1
 	s, parts := routertest.NewPoolIn(t, n, connectorName, 1, 1)
-	s.Config.Models[0].InFlight, s.Config.Limits.Queue = 1, new(4)
+	s.Config.Models[0].MaxConcurrentRequests, s.Config.Limits.Queue = 1, new(4)
 	hour := int(time.Hour.Milliseconds())
 	defer func() {
 		s.SetFaults(nil)
@@ -130,7 +130,7 @@ func TestFault58LeavesBeforeItsLegs(t *testing.T) {
 		for _, n := range []string{"", `"n":3,`} {
 			routertest.RunVirtual(t, connectorName+" "+n, func(t *testing.T) {
 				s, parts := routertest.NewPoolIn(t, routertest.NetOf(t), connectorName, 1, 1)
-				s.Config.Limits.Fan = 8
+				s.Config.Limits.MaxParallelChoices = 8
 				leave := func() {}
 				parts.Limits = leavingLimiter{func() { leave() }}
 				g := routertest.Start(t, s.Config, parts)

@@ -26,7 +26,7 @@ func TestFault63RefusedAtOnce(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
-				s.Config.Models[0].InFlight, s.Config.Limits.Queue = 1, new(1)
+				s.Config.Models[0].MaxConcurrentRequests, s.Config.Limits.Queue = 1, new(1)
 				parts.Clients, parts.Limits = routertest.Clients{}, newCounted(row.limits)
 				gate := make(chan struct{})
 				s.Decode[0].HoldUntil(gate)
@@ -63,7 +63,7 @@ func TestFault63RefusedAtOnce(t *testing.T) {
 func TestFault63QueueTimeoutIsExact(t *testing.T) {
 	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
-		s.Config.Models[0].InFlight, s.Config.Limits.Queue = 1, new(8)
+		s.Config.Models[0].MaxConcurrentRequests, s.Config.Limits.Queue = 1, new(8)
 		s.Config.Timeouts.Queue = 10 * time.Second
 		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoSlow, N: 15_000}}})
 		g := routertest.StartIn(t, n, s.Config, parts)

@@ -82,8 +82,8 @@ func TestStreamSilenceIsBounded(t *testing.T) {
 		g := routertest.StartIn(t, n, s.Config, parts)
 		begun := time.Now()
 		r := g.Post(routertest.PathCompletions, routertest.StreamBody)
-		if took := time.Since(begun); took != g.Router.Timeouts().Stream {
-			t.Errorf("it took %v; want %v", took, g.Router.Timeouts().Stream)
+		if took := time.Since(begun); took != g.Router.Timeouts().StreamIdle {
+			t.Errorf("it took %v; want %v", took, g.Router.Timeouts().StreamIdle)
 		}
 		if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 || !strings.Contains(r.Body, router.KeepAliveEvent) {
 			t.Errorf("end %v, body %q", r.Err, r.Body)

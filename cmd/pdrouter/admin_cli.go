@@ -65,14 +65,14 @@ func addEngineCommand(client func() (adminClient, error)) *cobra.Command {
 	c := &cobra.Command{Use: "add MODEL LIST NAME URL", Short: "Add an engine; LIST is prefill, decode or engines.", Args: cobra.ExactArgs(4)}
 	control := c.Flags().String("control", "", "the engine's control `URL`")
 	side := c.Flags().String("side-channel", "", "`host:port` of the engine's side channel")
-	key := c.Flags().String("key-file", "", "the engine's key `file`, one that the configuration names")
+	key := c.Flags().String("bearer-token-file", "", "`file` with the bearer token for the engine, one that the configuration names")
 	c.RunE = func(c *cobra.Command, names []string) error {
 		to, err := client()
 		if err != nil {
 			return err
 		}
 		entry := map[string]string{"name": names[2], "url": names[3]}
-		for k, v := range map[string]string{"control": *control, "side_channel": *side, "key_file": *key} {
+		for k, v := range map[string]string{"control": *control, "side_channel": *side, "bearer_token_file": *key} {
 			if v != "" {
 				entry[k] = v
 			}

@@ -32,7 +32,7 @@ func TestAdminWithoutKeyFiles(t *testing.T) {
 	if err := os.WriteFile(key, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := administer(t, fmt.Sprintf("{name: m, engines: [{name: one, url: %q, key_file: %q}, {name: two, url: %q}]}", one.URL, key, two.URL), "")
+	a := administer(t, fmt.Sprintf("{name: m, engines: [{name: one, url: %q, bearer_token_file: %q}, {name: two, url: %q}]}", one.URL, key, two.URL), "")
 	a.until("both are up", a.lists("two", "up"))
 	if err := os.Remove(key); err != nil {
 		t.Fatal(err)

@@ -262,7 +262,7 @@ func TestAdminRefuses(t *testing.T) {
 		{auth.EnginesScope, []string{"add", "m", "prefill", "n", "http://n:1"}, "400"},
 		{auth.EnginesScope, []string{"add", "m", "odd", "n", "http://n:1"}, "404"},
 		{auth.EnginesScope, []string{"add", "m", "engines", "n", "file:///etc"}, "400: url is"},
-		{auth.EnginesScope, []string{"add", "--key-file", "/etc/passwd", "m", "engines", "n", "http://n:1"}, "400: key_file"},
+		{auth.EnginesScope, []string{"add", "--bearer-token-file", "/etc/passwd", "m", "engines", "n", "http://n:1"}, "400: bearer_token_file"},
 		{auth.EnginesScope, []string{"remove", "--drain", "soon", "one"}, "400: drain is"},
 	} {
 		if out, err := a.engines(c.scope, c.args[0], c.args[1:]...); err == nil || !strings.Contains(err.Error(), c.want) {

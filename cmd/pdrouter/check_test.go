@@ -127,7 +127,7 @@ func TestCheckFiles(t *testing.T) {
 		}
 	}
 	_, err := checkText(t, dir, `listen: {agents: "0.0.0.0:8081", agents_tls: {cert_file: tls.crt, key_file: tls.key}}
-models: [{name: m, engines: [{name: e, url: "http://e:1", key_file: none}]}]
+models: [{name: m, engines: [{name: e, url: "http://e:1", bearer_token_file: none}]}]
 auth:
   clients: {api_keys_file: keys}
   agents: {keys: [agents.jwk], issuer: me}
@@ -138,7 +138,7 @@ auth:
 	}
 	for _, want := range []string{
 		"config.yaml:1: listen.agents_tls cannot be used: tls: ",
-		`config.yaml:2: models[0] "m": engines[0].key_file cannot be used: open `,
+		`config.yaml:2: models[0] "m": engines[0].bearer_token_file cannot be used: open `,
 		"config.yaml:4: auth.clients cannot be used: auth: API keys: ",
 		"config.yaml:5: auth.agents cannot be used: auth: keys: ",
 		"config.yaml:6: auth.control_token_file cannot be used: the file is empty",

@@ -86,9 +86,9 @@ listen: {agents: "127.0.0.1:1", agents_tls: {cert_file: f1, key_file: f2}}
 models:
   - name: a
     connector: kvplane
-    prefill: [{name: p, url: "http://p:1", key_file: f3}]
-    decode: [{name: d, url: "http://d:1", key_file: f4}]
-  - {name: b, engines: [{name: e, url: "http://e:1", key_file: f5}]}
+    prefill: [{name: p, url: "http://p:1", bearer_token_file: f3}]
+    decode: [{name: d, url: "http://d:1", bearer_token_file: f4}]
+  - {name: b, engines: [{name: e, url: "http://e:1", bearer_token_file: f5}]}
 auth:
   clients: {api_keys_file: f6, keys: [f7, /f8], issuer: i}
   agents: {keys: [f9], issuer: i}

@@ -162,7 +162,7 @@ func (f *demoFleet) config(clients, agents, operations string) string {
 	fmt.Fprintf(&b, "auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]}, control_token_file: gateway.token}\n",
 		f.publicKey, demoIssuer, f.recordKeys[0], f.recordKeys[1])
 	// The gateway may ask an engine before it listens: without slow start it has its share as soon as it is up.
-	b.WriteString("timeouts: {health: 500ms, unready: 1ms}\nhealth: {slow_start: 0s}\nlog: {format: text}\n")
+	b.WriteString("timeouts: {health: 500ms, pre_stop_delay: 1ms}\nhealth: {slow_start: 0s}\nlog: {format: text}\n")
 	return b.String()
 }
 

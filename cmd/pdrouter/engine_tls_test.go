@@ -69,9 +69,9 @@ func TestPrivateKeyIsNoCredential(t *testing.T) {
 		t.Error(err)
 	}
 	for key, e := range map[string]config.Engine{
-		"key_file":      {KeyFile: "/tls/key"},
-		"tls.ca_file":   {TLS: config.TLS{CAFile: "/tls/cert"}},
-		"tls.cert_file": {TLS: config.TLS{CertFile: "/etc/cert", KeyFile: "/tls/key"}},
+		"bearer_token_file": {BearerTokenFile: "/tls/key"},
+		"tls.ca_file":       {TLS: config.TLS{CAFile: "/tls/cert"}},
+		"tls.cert_file":     {TLS: config.TLS{CertFile: "/etc/cert", KeyFile: "/tls/key"}},
 	} {
 		e.Name, e.URL = "x", "https://x"
 		if err := fitsAdded(m, "engines", e); err == nil || !strings.Contains(err.Error(), key+" is ") {

@@ -147,7 +147,7 @@ func TestFault67BadFileChangesNothing(t *testing.T) {
 		{"policy", listen + models + "policy: {default: {decode: {policy: best}}}\n", "gateway.yaml:3: policy.default.decode"},
 		{"policy file", listen + models + "policy: {file: none.yaml}\n", "gateway.yaml:3: policy.file"},
 		{"engines", listen + "models: [{name: first, engines: [{name: e, url: \"http://a\"}, {name: e, url: \"http://b\"}]}]\n", `gateway.yaml:2: models[0] "first": engines[1].name is "e"`},
-		{"key file", listen + "models: [{name: first, engines: [{name: e, url: \"http://a\", key_file: none}]}]\n", "gateway.yaml:2: models[0]"},
+		{"key file", listen + "models: [{name: first, engines: [{name: e, url: \"http://a\", bearer_token_file: none}]}]\n", "gateway.yaml:2: models[0]"},
 		{"port taken", fmt.Sprintf("listen: {clients: %q, operations: \"127.0.0.1:0\"}\n", taken.Addr()) + models, "gateway.yaml:1: listen.clients cannot be used"},
 		{"fixed", listen + models + "metadata: {store: redis, redis: {address: \"127.0.0.1:1\"}}\n", "gateway.yaml:3: metadata.store is not what it was"},
 		{"two", listen + models + "limits: {body: -1}\nlog: {level: loud}\n", "gateway.yaml:4: log.level"},

@@ -164,7 +164,7 @@ func TestFault66RollingRestart(t *testing.T) {
 	}
 	run := func(i int) *process {
 		file := filepath.Join(s.dir, fmt.Sprintf("g%d.yaml", i))
-		text := fmt.Sprintf("listen: {clients: %q, operations: %q}\ntimeouts: {unready: 300ms}\nlog: {format: text, level: warn}\n", ports[i], ports[2+i]) +
+		text := fmt.Sprintf("listen: {clients: %q, operations: %q}\ntimeouts: {pre_stop_delay: 300ms}\nlog: {format: text, level: warn}\n", ports[i], ports[2+i]) +
 			fmt.Sprintf("models: [{name: reference, engines: [{name: e0, url: \"http://%s\"}, {name: e1, url: \"http://%s\"}]}]\n", s.engines[0], s.engines[1])
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -223,7 +223,7 @@ policy: {default: {decode: {policy: round_robin}}}
 `,
 		`models: [{name: reference, engines: [{name: e1, url: "http://%[2]s", drain: true}, {name: e2, url: "http://%[3]s"}]}]
 policy: {default: {decode: {policy: least_load}}}
-timeouts: {health: 500ms, answer: 5m, write: 10s}
+timeouts: {health: 500ms, request_total: 5m, write: 10s}
 limits: {body: 100000}
 strict: true
 `,

@@ -244,7 +244,7 @@ func (g *gateway) run(ctx context.Context) error {
 		g.router.Drain()
 		if g.asked.Load() || g.router.AskedReady() {
 			select {
-			case <-time.After(g.router.Timeouts().Unready):
+			case <-time.After(g.router.Timeouts().PreStopDelay):
 			case <-serving.Done():
 			}
 		}

@@ -27,10 +27,10 @@ channel is, and waits for those that still start. --print-config prints the same
 
 // learned are the flags of serve that stand for a configuration file.
 type learned struct {
-	prefill, decode, engines []string
-	model, keyFile, listen   string
-	wait                     time.Duration
-	print                    bool
+	prefill, decode, engines       []string
+	model, bearerTokenFile, listen string
+	wait                           time.Duration
+	print                          bool
 }
 
 func learnFlags(c *cobra.Command) *learned {
@@ -40,7 +40,7 @@ func learnFlags(c *cobra.Command) *learned {
 	f.StringArrayVar(&l.decode, "decode", nil, "base `URL` of a decode engine; may be given several times")
 	f.StringArrayVar(&l.engines, "engine", nil, "base `URL` of an engine that serves requests alone; may be given several times")
 	f.StringVar(&l.model, "model", "", "`name` of the model; default: the first that every engine serves")
-	f.StringVar(&l.keyFile, "key-file", "", "`file` with the bearer token for the engines")
+	f.StringVar(&l.bearerTokenFile, "bearer-token-file", "", "`file` with the bearer token for the engines")
 	f.StringVar(&l.listen, "listen", "127.0.0.1:8080", "`address` for clients")
 	f.DurationVar(&l.wait, "wait", 10*time.Minute, "how long to wait for engines that do not answer yet")
 	f.BoolVar(&l.print, "print-config", false, "print the configuration that was learned, and serve nothing")
@@ -66,7 +66,7 @@ func (l *learned) learn(ctx context.Context, out io.Writer) ([]byte, error) {
 		urls []string
 	}{{inspect.Prefill, "prefill", l.prefill}, {inspect.Decode, "decode", l.decode}, {inspect.Both, "engine", l.engines}} {
 		for i, url := range list.urls {
-			e := config.Engine{Name: fmt.Sprintf("%s-%d", list.name, i), URL: strings.TrimSuffix(url, "/"), KeyFile: l.keyFile}
+			e := config.Engine{Name: fmt.Sprintf("%s-%d", list.name, i), URL: strings.TrimSuffix(url, "/"), BearerTokenFile: l.bearerTokenFile}
 			all = append(all, inspect.Engine{Role: list.role, Entry: e})
 		}
 	}
@@ -135,9 +135,9 @@ func askEngine(ctx context.Context, files *config.Secrets, e config.Engine) (ins
 	client.Transport = transport
 	defer transport.CloseIdleConnections()
 	token := ""
-	if e.KeyFile != "" {
+	if e.BearerTokenFile != "" {
 		var err error
-		if token, err = files.Read("key_file", e.KeyFile); err != nil {
+		if token, err = files.Read("bearer_token_file", e.BearerTokenFile); err != nil {
 			return inspect.Facts{}, err
 		}
 	}

@@ -41,9 +41,9 @@ func TestEnginesFileHoldsUpNothing(t *testing.T) {
 	at := listOf{"m", "engines"}
 	for i, key := range []string{"keys/..data", "keys/pipe"} {
 		_, before, _ := c.sources.stats()
-		write(file, fmt.Sprintf("engines: [{name: one, url: %q, key_file: %s}]\n", one.URL, key))
+		write(file, fmt.Sprintf("engines: [{name: one, url: %q, bearer_token_file: %s}]\n", one.URL, key))
 		until(t, "the file is refused", func() bool { _, now, _ := c.sources.stats(); return now[at].Failures > before[at].Failures })
-		if p, ok := find(c.sources.engines(), "one"); !ok || p.KeyFile != "" {
+		if p, ok := find(c.sources.engines(), "one"); !ok || p.BearerTokenFile != "" {
 			t.Errorf("%s: one is %+v; want what it was", key, p)
 		}
 		if err := c.sources.drain(t.Context(), "st", i%2 == 0, "me"); err != nil {
@@ -59,7 +59,7 @@ func TestEnginesFileHoldsUpNothing(t *testing.T) {
 		if err := l.checkFiles(nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
 			t.Errorf("%s: check says %v", key, err)
 		}
-		known := config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "st", URL: one.URL, KeyFile: filepath.Join(dir, key)}}}}}
+		known := config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "st", URL: one.URL, BearerTokenFile: filepath.Join(dir, key)}}}}}
 		if _, err := router.New(known, router.Parts{}); err == nil || !strings.Contains(err.Error(), "no regular file") {
 			t.Errorf("%s: the router says %v", key, err)
 		}
@@ -83,7 +83,7 @@ func TestKeyOfAnotherGatewayHoldsUpNothing(t *testing.T) {
 	}
 	c := serveFile(t, path)
 	key := filepath.Join(dir, "keys", "there")
-	e := config.Engine{Name: "two", URL: one.URL, KeyFile: key}
+	e := config.Engine{Name: "two", URL: one.URL, BearerTokenFile: key}
 	now := time.Now().UnixNano()
 	b, err := json.Marshal(record{Engine: "two", Model: "m", List: "engines", Entry: &e, By: "ann", At: now, Vouched: now})
 	if err != nil {
@@ -105,8 +105,8 @@ func TestKeyOfAnotherGatewayHoldsUpNothing(t *testing.T) {
 	if _, ok := find(c.sources.engines(), "two"); ok {
 		t.Error("an engine without its key is used")
 	}
-	other := config.Engine{Name: "three", URL: one.URL, KeyFile: key}
-	if _, err := c.sources.add(t.Context(), listOf{"m", "engines"}, other, "me"); err == nil || !strings.Contains(err.Error(), "key_file cannot be read") {
+	other := config.Engine{Name: "three", URL: one.URL, BearerTokenFile: key}
+	if _, err := c.sources.add(t.Context(), listOf{"m", "engines"}, other, "me"); err == nil || !strings.Contains(err.Error(), "bearer_token_file cannot be read") {
 		t.Errorf("an engine whose key is not here is added: %v", err)
 	}
 	if err := os.WriteFile(key, []byte("k"), 0o600); err != nil {
@@ -123,7 +123,7 @@ func TestEnginesFileGoesByTheKeysOfNow(t *testing.T) {
 	text := func(key string) string {
 		return fmt.Sprintf("listen: {clients: \"127.0.0.1:0\", operations: \"127.0.0.1:0\"}\nmodels: [{name: m, engines: [{name: st, url: %q%s}], engines_from: {file: %q}}]\n", one.URL, key, file)
 	}
-	for path, text := range map[string]string{filepath.Join(dir, "named"): "n", file: fmt.Sprintf("engines: [{name: two, url: %q, key_file: named}]\n", one.URL), path: text("")} {
+	for path, text := range map[string]string{filepath.Join(dir, "named"): "n", file: fmt.Sprintf("engines: [{name: two, url: %q, bearer_token_file: named}]\n", one.URL), path: text("")} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestEnginesFileGoesByTheKeysOfNow(t *testing.T) {
 	c := serveFile(t, path)
 	at := listOf{"m", "engines"}
 	until(t, "the file is refused", func() bool { _, now, _ := c.sources.stats(); return now[at].Failures > 0 })
-	c.write(text(", key_file: named"))
+	c.write(text(", bearer_token_file: named"))
 	if status, _, why := c.reload(); status != 200 {
 		t.Fatal(why)
 	}

@@ -27,7 +27,7 @@ func TestEnginesFilesNameNoOtherKeys(t *testing.T) {
 	secret, named, of := put("gateway/secret", "s"), put("gateway/named", "n"), put("keys/one", "k")
 	put("keys/deep/two", "k")
 	put("keys-not/three", "k")
-	bare := config.Model{Name: "m", Engines: []config.Engine{{Name: "e", URL: "http://e:1", KeyFile: named}}, EnginesFrom: config.Source{File: filepath.Join(dir, "engines.yaml")}}
+	bare := config.Model{Name: "m", Engines: []config.Engine{{Name: "e", URL: "http://e:1", BearerTokenFile: named}}, EnginesFrom: config.Source{File: filepath.Join(dir, "engines.yaml")}}
 	open := bare
 	open.EnginesFrom.KeyDir = filepath.Join(dir, "keys")
 	for _, row := range []struct {
@@ -43,15 +43,15 @@ func TestEnginesFilesNameNoOtherKeys(t *testing.T) {
 			m    config.Model
 			want bool
 		}{{"by name", bare, row.bare}, {"by folder", open, row.opened}} {
-			got, err := readEngines(way.m, "engines", way.m.EnginesFrom.File, []byte(fmt.Sprintf("engines: [{name: x, url: \"http://x:1\", key_file: %q}]\n", row.key)))
-			if (err == nil) != way.want || err != nil && !strings.Contains(err.Error(), `engines[0] "x": key_file is`) {
+			got, err := readEngines(way.m, "engines", way.m.EnginesFrom.File, []byte(fmt.Sprintf("engines: [{name: x, url: \"http://x:1\", bearer_token_file: %q}]\n", row.key)))
+			if (err == nil) != way.want || err != nil && !strings.Contains(err.Error(), `engines[0] "x": bearer_token_file is`) {
 				t.Errorf("%s, %s: %+v, %v; want it taken %v", way.name, row.key, got, err, way.want)
 			}
 			path := row.key
 			if !filepath.IsAbs(path) {
 				path = dir + "/" + path
 			}
-			e := config.Engine{Name: "x", URL: "http://x:1", KeyFile: path}
+			e := config.Engine{Name: "x", URL: "http://x:1", BearerTokenFile: path}
 			here := listOf{"m", "engines"}
 			for what, r := range map[string]roster{
 				"a file":           {found: map[listOf]found{here: {from: fromFile, engines: []config.Engine{e}}}},
@@ -75,7 +75,7 @@ func TestKeyDirHoldsHoweverItIsNamed(t *testing.T) {
 	}
 	for path, text := range map[string]string{
 		"keys/one":     "k",
-		"engines.yaml": fmt.Sprintf("engines: [{name: one, url: \"http://a:1\", key_file: %q}]\n", filepath.Join(dir, "keys/one")),
+		"engines.yaml": fmt.Sprintf("engines: [{name: one, url: \"http://a:1\", bearer_token_file: %q}]\n", filepath.Join(dir, "keys/one")),
 		"g.yaml":       "models: [{name: m, engines_from: {file: engines.yaml, key_dir: keys}}]\n",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

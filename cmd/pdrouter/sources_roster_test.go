@@ -20,7 +20,7 @@ func engineOf(name string) config.Engine {
 
 func twoModels() config.Config {
 	return config.Config{Models: []config.Model{
-		{Name: "a", Connector: connector.NamePush, Prefill: []config.Engine{engineOf("p0")}, PrefillFrom: config.Source{DNS: "http://p:1", KeyFile: "/k"},
+		{Name: "a", Connector: connector.NamePush, Prefill: []config.Engine{engineOf("p0")}, PrefillFrom: config.Source{DNS: "http://p:1", BearerTokenFile: "/k"},
 			Decode: []config.Engine{engineOf("d0"), {Name: "d1", URL: "http://d1:8000", Drain: true}}},
 		{Name: "b/c", Engines: []config.Engine{engineOf("e0")}, EnginesFrom: config.Source{File: "/f"}},
 	}}
@@ -61,8 +61,8 @@ func TestRosterMerges(t *testing.T) {
 			"d1":    {Engine: "d1", Drain: drainOff},
 			"p1":    {Engine: "p1", Model: "a", List: "decode", Entry: entry(engineOf("p1"))},
 			"new":   {Engine: "new", Model: "b/c", List: "engines", Entry: entry(engineOf("new")), Drain: drainOn},
-			"theft": {Engine: "theft", Model: "b/c", List: "engines", Entry: &config.Engine{Name: "theft", URL: "http://x:1", KeyFile: "/etc/shadow"}},
-			"key":   {Engine: "key", Model: "a", List: "decode", Entry: &config.Engine{Name: "key", URL: "http://x:1", KeyFile: "/k"}},
+			"theft": {Engine: "theft", Model: "b/c", List: "engines", Entry: &config.Engine{Name: "theft", URL: "http://x:1", BearerTokenFile: "/etc/shadow"}},
+			"key":   {Engine: "key", Model: "a", List: "decode", Entry: &config.Engine{Name: "key", URL: "http://x:1", BearerTokenFile: "/k"}},
 			"wrong": {Engine: "wrong", Model: "a", List: "engines", Entry: entry(engineOf("wrong"))},
 			"lost":  {Engine: "lost", Model: "no", List: "engines", Entry: entry(engineOf("lost"))},
 			"e0":    {Engine: "e0", Removed: true, At: at},
@@ -94,7 +94,7 @@ func TestRosterMerges(t *testing.T) {
 		left[c.engine+" "+c.from] = c.why
 	}
 	for engine, why := range map[string]string{"p0 dns": "has its name", "p1 file": "has its name", "p1 admin": "has its name", "e2 file": "control",
-		"theft admin": "key_file", "wrong admin": "engines is set"} {
+		"theft admin": "bearer_token_file", "wrong admin": "engines is set"} {
 		if !strings.Contains(left[engine], why) {
 			t.Errorf("%s is left out because of %q; want %q", engine, left[engine], why)
 		}
@@ -206,7 +206,7 @@ func TestRecordsConverge(t *testing.T) {
 // TestRecordOutlivesItsFormat: what one gateway writes another one reads.
 func TestRecordOutlivesItsFormat(t *testing.T) {
 	wait := time.Minute
-	e := config.Engine{Name: "x", URL: "http://x:1", Control: "http://x:2", SideChannel: "x:3", KeyFile: "/k"}
+	e := config.Engine{Name: "x", URL: "http://x:1", Control: "http://x:2", SideChannel: "x:3", BearerTokenFile: "/k"}
 	w := newWishes(&fakeBoard{}, true, nil)
 	rec := w.put(record{Engine: "x", Model: "m", List: "prefill", Entry: &e, Drain: drainOn, Removed: true, Wait: &wait, By: "somebody"})
 	other := newWishes(&fakeBoard{}, true, nil)

@@ -41,7 +41,7 @@ type config struct {
 func (c config) text(clients, operations string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "listen: {clients: %q, operations: %q, agents: %q}\n", clients, operations, c.agents)
-	fmt.Fprintf(&b, "timeouts: {request: 240s, prefill: 180s, transfer: 40s, pair: 180s, probe: 180s, ending: 120s}\n")
+	fmt.Fprintf(&b, "timeouts: {request: 240s, prefill: 180s, transfer: 40s, pair: 180s, probe: 180s, cleanup: 120s}\n")
 	fmt.Fprintf(&b, "models:\n  - name: %s\n    connector: %s\n", cmp.Or(c.model, "tiny"), c.connector)
 	for _, role := range []struct {
 		name string
@@ -52,7 +52,7 @@ func (c config) text(clients, operations string) string {
 		}
 		fmt.Fprintf(&b, "    %s:\n", role.name)
 		for i, e := range role.is {
-			fmt.Fprintf(&b, "      - {name: %s-%d, url: %q, control: %q, side_channel: %q, plain_request_ids: %v}\n", role.name, i, e.url, e.control, e.side, e.plain)
+			fmt.Fprintf(&b, "      - {name: %s-%d, url: %q, control: %q, side_channel: %q, request_id_randomization_disabled: %v}\n", role.name, i, e.url, e.control, e.side, e.plain)
 		}
 	}
 	return b.String() + c.more

@@ -246,8 +246,8 @@ func (v *vllm) learn(t *testing.T, way pair, prefill, decode engine) {
 			t.Errorf("want %q in\n%s", want, out)
 		}
 	}
-	if got := strings.Contains(string(out), "plain_request_ids: true"); got != decode.plain {
-		t.Errorf("plain_request_ids is %v in\n%s; want %v", got, out, decode.plain)
+	if got := strings.Contains(string(out), "request_id_randomization_disabled: true"); got != decode.plain {
+		t.Errorf("request_id_randomization_disabled is %v in\n%s; want %v", got, out, decode.plain)
 	}
 	said, err := exec.CommandContext(t.Context(), v.gateway, "validate", "--probe", file).CombinedOutput()
 	if err != nil || !strings.Contains(string(said), "every engine answers and fits") {

@@ -89,10 +89,10 @@ func (c *comparison) unreachable(e Engine) {
 	var dns *net.DNSError
 	var authority x509.UnknownAuthorityError
 	switch err := e.Err; {
-	case errors.As(err, &status) && (status.Status == 401 || status.Status == 403) && e.Entry.KeyFile == "":
-		c.wrong(e.Path, "the engine wants a key (status %d); name it in key_file", status.Status)
+	case errors.As(err, &status) && (status.Status == 401 || status.Status == 403) && e.Entry.BearerTokenFile == "":
+		c.wrong(e.Path, "the engine wants a key (status %d); name it in bearer_token_file", status.Status)
 	case errors.As(err, &status) && (status.Status == 401 || status.Status == 403):
-		c.wrong(e.Path+".key_file", "the engine refuses this key (status %d)", status.Status)
+		c.wrong(e.Path+".bearer_token_file", "the engine refuses this key (status %d)", status.Status)
 	case errors.As(err, &status) && status.Status == 404 && hasPath(e.Entry.URL):
 		c.wrong(path, "is %q: %s was not found; leave the path out of the URL", e.Entry.URL, status.Path)
 	case errors.As(err, &status) && status.Status == 404:
@@ -206,11 +206,11 @@ func (c *comparison) stock(e Engine) {
 	if tp := max(e.Entry.TensorParallel, 1); e.Role == Decode && h.TP != tp {
 		c.wrong(e.Path+".tensor_parallel", "is %d; the engine has %d tensor-parallel ranks", tp, h.TP)
 	}
-	if e.Entry.PlainRequestIDs && !h.PlainNames {
-		c.wrong(e.Path+".plain_request_ids", "is true; the engine changes request ids, start it with VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1")
+	if e.Entry.RequestIDRandomizationDisabled && !h.PlainNames {
+		c.wrong(e.Path+".request_id_randomization_disabled", "is true; the engine changes request ids, start it with VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1")
 	}
-	if e.Role == Decode && h.PlainNames && !e.Entry.PlainRequestIDs {
-		c.warn(e.Path+".plain_request_ids", "is not set, though the engine keeps request ids; set it to true, and the gateway can free KV that an ended request left there")
+	if e.Role == Decode && h.PlainNames && !e.Entry.RequestIDRandomizationDisabled {
+		c.warn(e.Path+".request_id_randomization_disabled", "is not set, though the engine keeps request ids; set it to true, and the gateway can free KV that an ended request left there")
 	}
 	if !e.Facts.TokenDetail && e.Role == Prefill {
 		c.warn(e.Path, "does not say how many tokens of a prompt were cached; start it with --enable-prompt-tokens-details")

@@ -114,7 +114,7 @@ func ask(t *testing.T, subjects []subject) []inspect.Engine {
 			asked = e.Entry.URL
 		}
 		token := ""
-		if e.Entry.KeyFile != "" {
+		if e.Entry.BearerTokenFile != "" {
 			token = "secret"
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -180,8 +180,8 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"silent", "vllm-nixl-push", vllmPair(func(p, _ *subject) { p.broken = context.DeadlineExceeded }), "no answer within"},
 		{"a path in the URL", "vllm-nixl-push", vllmPair(func(p, _ *subject) { p.entry.URL = "/v1" }), "leave the path out of the URL"},
 		{"another server", "vllm-nixl-push", vllmPair(func(p, _ *subject) { p.is.html = true }), "is not answered with the JSON"},
-		{"no key", "vllm-nixl-push", vllmPair(func(p, _ *subject) { p.is.key = "secret" }), "wants a key (status 401); name it in key_file"},
-		{"another key", "vllm-nixl-push", vllmPair(func(p, _ *subject) { p.is.key, p.entry.KeyFile = "other", "f" }), "key_file the engine refuses this key"},
+		{"no key", "vllm-nixl-push", vllmPair(func(p, _ *subject) { p.is.key = "secret" }), "wants a key (status 401); name it in bearer_token_file"},
+		{"another key", "vllm-nixl-push", vllmPair(func(p, _ *subject) { p.is.key, p.entry.BearerTokenFile = "other", "f" }), "bearer_token_file the engine refuses this key"},
 		{"no KV connector", "vllm-nixl-push", vllmPair(func(p, _ *subject) { p.is.handOff = "" }), "prefill[0] hands no KV off; start it with --kv-transfer-config"},
 		{"pull for push", "vllm-nixl-push", vllmPair(func(p, _ *subject) { p.is.handOff = handsOff("p", "pull", "127.0.0.1", 1) }), "connector for pull; connector vllm-nixl-push wants the one for push"},
 		{"push for pull", "vllm-nixl-pull", vllmPair(func(_, d *subject) { d.is.handOff = handsOff("d", "pull", "127.0.0.1", 1) }), "connector for push; connector vllm-nixl-pull wants"},
@@ -195,7 +195,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"TP that divides nothing", "vllm-nixl-push", vllmPair(func(p, d *subject) {
 			p.is.handOff, d.is.handOff, d.entry.TensorParallel = handsOff("p", "push", "127.0.0.1", 3), handsOff("d", "push", "127.0.0.1", 2), 2
 		}), "one must be a multiple of the other"},
-		{"request ids", "vllm-nixl-push", vllmPair(func(_, d *subject) { d.entry.PlainRequestIDs = true }), "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1"},
+		{"request ids", "vllm-nixl-push", vllmPair(func(_, d *subject) { d.entry.RequestIDRandomizationDisabled = true }), "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1"},
 		{"one engine twice", "vllm-nixl-push", vllmPair(func(_, d *subject) { d.is.handOff = push }), "is the same engine as models[0].prefill[0]"},
 		{"another vLLM", "vllm-nixl-push", vllmPair(func(_, d *subject) { d.is.version = "0.33.0" }), "KV goes only between engines of one version"},
 		{"block sizes", "vllm-nixl-push", vllmPair(func(p, d *subject) { p.side, d.side = side(48, "a"), side(32, "b") }), "has KV blocks of 32 tokens, and models[0].prefill[0] of 48"},
@@ -209,7 +209,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"vLLM's connector for the plane", "kvplane", vllmPair(nil)[:1], "wants PdrouterConnector"},
 		{"context lengths", "vllm-nixl-push", vllmPair(func(_, d *subject) { d.is.maxLen = 1024 }), "longer requests fail on one of them"},
 		{"no cached tokens", "vllm-nixl-push", vllmPair(func(p, _ *subject) { p.is.noDetails = true }), "--enable-prompt-tokens-details"},
-		{"request ids kept", "vllm-nixl-push", vllmPair(func(_, d *subject) { d.is.keepsIDs = true }), "plain_request_ids is not set"},
+		{"request ids kept", "vllm-nixl-push", vllmPair(func(_, d *subject) { d.is.keepsIDs = true }), "request_id_randomization_disabled is not set"},
 		{"a connector that is not used", "none", []subject{{role: inspect.Both, is: fakeEngine{handOff: push}}}, "can hand KV off"},
 	} {
 		found := inspect.Compare(config.Model{Name: "m", Connector: c.connector}, ask(t, c.engines))
@@ -231,11 +231,11 @@ func TestSoundFleets(t *testing.T) {
 		})},
 		"push, two to four ranks, plain ids": {"vllm-nixl-push", vllmPair(func(p, d *subject) {
 			p.is.handOff, d.is.handOff = handsOff("p", "push", "127.0.0.1", 2), handsOff("d", "push", "127.0.0.1", 4)
-			d.is.keepsIDs, d.entry.PlainRequestIDs, d.entry.TensorParallel, d.entry.SideChannel = true, true, 4, "localhost:9"
+			d.is.keepsIDs, d.entry.RequestIDRandomizationDisabled, d.entry.TensorParallel, d.entry.SideChannel = true, true, 4, "localhost:9"
 		})},
 		"sglang":     {"sglang", sglangPair(nil)},
 		"aggregated": {"none", []subject{{role: inspect.Both}, {role: inspect.Both, is: fakeEngine{owner: "somebody"}}}},
-		"with a key": {"none", []subject{{role: inspect.Both, is: fakeEngine{key: "secret"}, entry: config.Engine{KeyFile: "f"}}}},
+		"with a key": {"none", []subject{{role: inspect.Both, is: fakeEngine{key: "secret"}, entry: config.Engine{BearerTokenFile: "f"}}}},
 	} {
 		if found := inspect.Compare(config.Model{Name: "m", Connector: c.connector}, ask(t, c.engines)); len(found) > 0 {
 			t.Errorf("%s: %v", name, found)

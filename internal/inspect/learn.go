@@ -30,7 +30,7 @@ func Learn(name string, engines []Engine) (config.Model, error) {
 		entry := e.Entry
 		if h := e.Facts.HandOff; h != nil && m.Stock() {
 			entry.SideChannel = net.JoinHostPort(h.Host, strconv.Itoa(h.Port))
-			entry.PlainRequestIDs = h.PlainNames
+			entry.RequestIDRandomizationDisabled = h.PlainNames
 			if e.Role == Decode && h.TP > 1 {
 				entry.TensorParallel = h.TP
 			}

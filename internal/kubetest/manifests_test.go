@@ -212,7 +212,10 @@ type gatewayConfig struct {
 	Metadata struct {
 		Redis struct{ Address string }
 	}
-	Timeouts struct{ Unready, Drain metav1.Duration }
+	Timeouts struct {
+		PreStopDelay metav1.Duration `json:"pre_stop_delay"`
+		Drain        metav1.Duration
+	}
 }
 
 // TestGatewayConfig: pdrouter validate accepts the file in the ConfigMap, its listeners are the container's ports, it
@@ -231,14 +234,14 @@ func TestGatewayConfig(t *testing.T) {
 		}
 	}
 	// Kubernetes takes a pod that ends out of the Service while the pod gets its signal: it is no failure if that takes seconds.
-	if c.Timeouts.Unready.Seconds() < 5 {
-		t.Errorf("timeouts.unready is %v: the Service still sends requests when the listener closes", c.Timeouts.Unready)
+	if c.Timeouts.PreStopDelay.Seconds() < 5 {
+		t.Errorf("timeouts.pre_stop_delay is %v: the Service still sends requests when the listener closes", c.Timeouts.PreStopDelay)
 	}
 	if l := d.Spec.Template.Spec.Containers[0].Lifecycle; l != nil {
-		t.Errorf("the container has hooks, %+v; want timeouts.unready alone, in which the gateway says that it ends", l)
+		t.Errorf("the container has hooks, %+v; want timeouts.pre_stop_delay alone, in which the gateway says that it ends", l)
 	}
 	// Requests get the drain time, and what outlives them gets it again.
-	all := c.Timeouts.Unready.Seconds() + 2*c.Timeouts.Drain.Seconds()
+	all := c.Timeouts.PreStopDelay.Seconds() + 2*c.Timeouts.Drain.Seconds()
 	if grace := d.Spec.Template.Spec.TerminationGracePeriodSeconds; grace == nil || float64(*grace) <= all {
 		t.Errorf("pods are killed before they have drained: want more than %vs", all)
 	}

@@ -132,8 +132,8 @@ func ReclaimingFrom(t *testing.T, connectorName string, agent bool, faults map[s
 	s := NewPool(t, connectorName, 1, 1, faults)
 	f := &Reclaimer{t: t, s: s, Told: map[string]int{}, dead: map[string]bool{}}
 	d := &s.Config.Models[0].Decode[0]
-	d.SideChannel, d.PlainRequestIDs = "d:1", true
-	s.Config.Timeouts.Ending = 10 * time.Second
+	d.SideChannel, d.RequestIDRandomizationDisabled = "d:1", true
+	s.Config.Timeouts.Cleanup = 10 * time.Second
 	if change != nil {
 		change(&s.Config)
 	}

@@ -9,30 +9,30 @@ import (
 
 // Timeouts are the router's waits. Zero means the default. In the file a 0 is refused, except for keep_alive.
 type Timeouts struct {
-	Connect  time.Duration `yaml:"connect"`  // dialling an engine; default 2s
-	Read     time.Duration `yaml:"read"`     // a client's head and body; default 30s
-	Idle     time.Duration `yaml:"idle"`     // a client's connection between two requests; default 75s
-	Write    time.Duration `yaml:"write"`    // one write to a client; default 30s
-	Request  time.Duration `yaml:"request"`  // arrival to first token of a stream, all attempts together; default 120s
-	Answer   time.Duration `yaml:"answer"`   // arrival to an answer that is not streamed, all attempts together; default 600s
-	Queue    time.Duration `yaml:"queue"`    // a request's wait in the queue of its model; default 10s
-	Prefill  time.Duration `yaml:"prefill"`  // one prefill leg; default 60s
-	Transfer time.Duration `yaml:"transfer"` // prefill's answer to decode's first token; of an answer that is not streamed to the arrival of the KV, if the engines report it; default 10s
-	Stream   time.Duration `yaml:"stream"`   // between two events of one stream; default 120s
-	Pair     time.Duration `yaml:"pair"`     // a request's wait for the handshake of its pair; default 30s
-	Probe    time.Duration `yaml:"probe"`    // one handshake or probe, off the request path; default 60s
-	Ending   time.Duration `yaml:"ending"`   // a leg that continues after its request has ended; default 60s
+	Connect      time.Duration `yaml:"connect"`       // dialling an engine; default 2s
+	Read         time.Duration `yaml:"read"`          // a client's head and body; default 30s
+	Idle         time.Duration `yaml:"idle"`          // a client's connection between two requests; default 75s
+	Write        time.Duration `yaml:"write"`         // one write to a client; default 30s
+	Request      time.Duration `yaml:"request"`       // arrival to first token of a stream, all attempts together; default 120s
+	RequestTotal time.Duration `yaml:"request_total"` // arrival to an answer that is not streamed, all attempts together; default 600s
+	Queue        time.Duration `yaml:"queue"`         // a request's wait in the queue of its model; default 10s
+	Prefill      time.Duration `yaml:"prefill"`       // one prefill leg; default 60s
+	Transfer     time.Duration `yaml:"transfer"`      // prefill's answer to decode's first token; of an answer that is not streamed to the arrival of the KV, if the engines report it; default 10s
+	StreamIdle   time.Duration `yaml:"stream_idle"`   // between two events of one stream; default 120s
+	Pair         time.Duration `yaml:"pair"`          // a request's wait for the handshake of its pair; default 30s
+	Probe        time.Duration `yaml:"probe"`         // one handshake or probe, off the request path; default 60s
+	Cleanup      time.Duration `yaml:"cleanup"`       // a leg that continues after its request has ended; default 60s
 	// KeepAlive is the longest silence of a stream. Then the gateway sends a comment, which clients skip. 0 sends none; default 15s.
-	KeepAlive *time.Duration `yaml:"keep_alive"`
-	Drain     time.Duration  `yaml:"drain"`  // requests in flight at shutdown; default 30s
-	Stored    time.Duration  `yaml:"stored"` // for how long the gateway remembers which engine holds a stored response; default 24h
+	KeepAlive           *time.Duration `yaml:"keep_alive"`
+	Drain               time.Duration  `yaml:"drain"`                 // requests in flight at shutdown; default 30s
+	ResponseAffinityTTL time.Duration  `yaml:"response_affinity_ttl"` // for how long the gateway remembers which engine holds a stored response; default 24h
 	// Background is the longest time for which a background response of /v1/responses counts against its caller's limits. Then what
 	// was reserved for it is charged. Default 1h.
 	Background time.Duration `yaml:"background"`
-	// Unready is from SIGTERM until the clients' listener closes. /ready and /readyz return 503 from the start of this time, so that
+	// PreStopDelay is from SIGTERM until the clients' listener closes. /ready and /readyz return 503 from the start of this time, so that
 	// load balancers can send requests elsewhere. It is skipped if neither was ever requested. Default 5s.
-	Unready time.Duration `yaml:"unready"`
-	Health  time.Duration `yaml:"health"` // between two health checks of an engine; default 2s
+	PreStopDelay time.Duration `yaml:"pre_stop_delay"`
+	Health       time.Duration `yaml:"health"` // between two health checks of an engine; default 2s
 	// SideChannel is the interval between two checks of a stock engine's side channel, and the time limit of each, which is at least 1s; default 5s.
 	SideChannel time.Duration `yaml:"side_channel"`
 }
@@ -43,22 +43,22 @@ func (t Timeouts) withDefaults() Timeouts {
 	setDefault(&t.Idle, 75*time.Second)
 	setDefault(&t.Write, 30*time.Second)
 	setDefault(&t.Request, 120*time.Second)
-	setDefault(&t.Answer, 600*time.Second)
+	setDefault(&t.RequestTotal, 600*time.Second)
 	setDefault(&t.Queue, 10*time.Second)
 	setDefault(&t.Prefill, 60*time.Second)
 	setDefault(&t.Transfer, 10*time.Second)
-	setDefault(&t.Stream, 120*time.Second)
+	setDefault(&t.StreamIdle, 120*time.Second)
 	setDefault(&t.Pair, 30*time.Second)
 	setDefault(&t.Probe, 60*time.Second)
-	setDefault(&t.Ending, 60*time.Second)
+	setDefault(&t.Cleanup, 60*time.Second)
 	setDefault(&t.Drain, 30*time.Second)
 	if t.KeepAlive == nil {
 		every := 15 * time.Second
 		t.KeepAlive = &every
 	}
-	setDefault(&t.Stored, 24*time.Hour)
+	setDefault(&t.ResponseAffinityTTL, 24*time.Hour)
 	setDefault(&t.Background, time.Hour)
-	setDefault(&t.Unready, 5*time.Second)
+	setDefault(&t.PreStopDelay, 5*time.Second)
 	setDefault(&t.Health, 2*time.Second)
 	setDefault(&t.SideChannel, 5*time.Second)
 	return t
@@ -69,9 +69,9 @@ func (t Timeouts) validate(v *faults) {
 		key string
 		d   time.Duration
 	}{
-		{"connect", t.Connect}, {"read", t.Read}, {"idle", t.Idle}, {"write", t.Write}, {"request", t.Request}, {"answer", t.Answer},
-		{"queue", t.Queue}, {"prefill", t.Prefill}, {"transfer", t.Transfer}, {"stream", t.Stream}, {"pair", t.Pair}, {"probe", t.Probe},
-		{"ending", t.Ending}, {"drain", t.Drain}, {"stored", t.Stored}, {"background", t.Background}, {"unready", t.Unready}, {"health", t.Health},
+		{"connect", t.Connect}, {"read", t.Read}, {"idle", t.Idle}, {"write", t.Write}, {"request", t.Request}, {"request_total", t.RequestTotal},
+		{"queue", t.Queue}, {"prefill", t.Prefill}, {"transfer", t.Transfer}, {"stream_idle", t.StreamIdle}, {"pair", t.Pair}, {"probe", t.Probe},
+		{"cleanup", t.Cleanup}, {"drain", t.Drain}, {"response_affinity_ttl", t.ResponseAffinityTTL}, {"background", t.Background}, {"pre_stop_delay", t.PreStopDelay}, {"health", t.Health},
 		{"side_channel", t.SideChannel},
 		{"keep_alive", *t.KeepAlive},
 	} {
@@ -90,10 +90,10 @@ type Limits struct {
 	Answer     yamlfile.Size `yaml:"answer"`   // the largest answer that is not streamed; a larger one is 502 answer_too_large; default 64MiB
 	Event      yamlfile.Size `yaml:"event"`    // the largest server-sent event; a larger one is 502 answer_too_large; default 4MiB
 	Attempts   int           `yaml:"attempts"` // dispatches of one request; 1 for no retries; default 3
-	// InFlight is how many requests of a model may be with its engines at once, for each decode engine that takes requests. A
-	// model's own in_flight replaces it. Default 1024, which is more than an engine runs at a time.
-	InFlight int `yaml:"in_flight"`
-	// Queue is how many requests of a model may wait while in_flight is reached. 0: none waits, and such a request is refused at
+	// MaxConcurrentRequests is how many requests of a model may be with its engines at once, for each decode engine that takes requests. A
+	// model's own max_concurrent_requests replaces it. Default 1024, which is more than an engine runs at a time.
+	MaxConcurrentRequests int `yaml:"max_concurrent_requests"`
+	// Queue is how many requests of a model may wait while max_concurrent_requests is reached. 0: none waits, and such a request is refused at
 	// once. Default 1024.
 	Queue *int `yaml:"queue"`
 	// RetryPercent is how many of 100 requests of a model may be retried, within ten seconds. A retry is not counted if no engine
@@ -102,17 +102,17 @@ type Limits struct {
 	RetryPercent *int `yaml:"retry_percent"`
 	// RetryFloor is how many retries are allowed in any case. If this and retry_percent are 0, the budget
 	// allows none. Default 10, so that at a low rate each request that a failing engine gets until its circuit opens (health.failures) can be retried.
-	RetryFloor *int `yaml:"retry_floor"`
-	Failures   int  `yaml:"failures"`    // failed connections and health checks in a row that make an engine unusable; a refused connection does at once; default 2
-	N          int  `yaml:"n"`           // choices of one request; default 16
-	Prompts    int  `yaml:"prompts"`     // prompts in one body; default 64
-	Fan        int  `yaml:"fan"`         // choices of one request that are served at once, each by a hand-off of its own; a request with more is served by decode alone; default 16
-	Stop       int  `yaml:"stop"`        // stop strings of one request; engines accept any number and look for each at every token. Default 128
-	Logprobs   int  `yaml:"logprobs"`    // logprobs and top_logprobs; default 20
-	Recent     int  `yaml:"recent"`      // finished requests kept for /requests; default 256
-	Background int  `yaml:"background"`  // legs that continue after their requests have ended, over all engines; also background responses that count against limits; default 1024
-	Concurrent int  `yaml:"concurrent"`  // client connections at once; default 65536
-	IdlePer    int  `yaml:"idle_engine"` // idle connections kept per engine; default 256
+	RetryFloor         *int `yaml:"retry_floor"`
+	Failures           int  `yaml:"failures"`             // failed connections and health checks in a row that make an engine unusable; a refused connection does at once; default 2
+	N                  int  `yaml:"n"`                    // choices of one request; default 16
+	Prompts            int  `yaml:"prompts"`              // prompts in one body; default 64
+	MaxParallelChoices int  `yaml:"max_parallel_choices"` // choices of one request that are served at once, each by a hand-off of its own; a request with more is served by decode alone; default 16
+	Stop               int  `yaml:"stop"`                 // stop strings of one request; engines accept any number and look for each at every token. Default 128
+	Logprobs           int  `yaml:"logprobs"`             // logprobs and top_logprobs; default 20
+	Recent             int  `yaml:"recent"`               // finished requests kept for /requests; default 256
+	Background         int  `yaml:"background"`           // legs that continue after their requests have ended, over all engines; also background responses that count against limits; default 1024
+	Concurrent         int  `yaml:"concurrent"`           // client connections at once; default 65536
+	IdlePer            int  `yaml:"idle_engine"`          // idle connections kept per engine; default 256
 	// PrefixIndexEntries is how many pieces of prompts the gateway remembers, with the engines that received them, for models with
 	// policy prefix. The first 512 bytes of a prompt are pieces of 64 bytes, the rest of the first 16 KB are pieces of 512, and all
 	// others have 2,048. A piece takes 40 bytes of memory, and 8 more for each 64 engines above the first 64. At most 100 million;
@@ -134,14 +134,14 @@ func (l Limits) withDefaults() Limits {
 	setDefault(&l.Answer, 64<<20)
 	setDefault(&l.Event, 4<<20)
 	setDefault(&l.Attempts, 3)
-	setDefault(&l.InFlight, 1024)
+	setDefault(&l.MaxConcurrentRequests, 1024)
 	setDefault(&l.Queue, new(1024))
 	setDefault(&l.RetryPercent, new(20))
 	setDefault(&l.RetryFloor, new(10))
 	setDefault(&l.Failures, 2)
 	setDefault(&l.N, 16)
 	setDefault(&l.Prompts, 64)
-	setDefault(&l.Fan, 16)
+	setDefault(&l.MaxParallelChoices, 16)
 	setDefault(&l.Stop, 128)
 	setDefault(&l.Logprobs, 20)
 	setDefault(&l.Recent, 256)
@@ -160,8 +160,8 @@ func (l Limits) validate(v *faults) {
 		n   int
 	}{
 		{"body", int(l.Body)}, {"body_memory", int(l.BodyMemory)}, {"answer", int(l.Answer)}, {"event", int(l.Event)}, {"attempts", l.Attempts}, {"failures", l.Failures},
-		{"in_flight", l.InFlight}, {"queue", *l.Queue}, {"retry_percent", *l.RetryPercent}, {"retry_floor", *l.RetryFloor},
-		{"n", l.N}, {"prompts", l.Prompts}, {"fan", l.Fan}, {"stop", l.Stop}, {"logprobs", l.Logprobs}, {"recent", l.Recent},
+		{"max_concurrent_requests", l.MaxConcurrentRequests}, {"queue", *l.Queue}, {"retry_percent", *l.RetryPercent}, {"retry_floor", *l.RetryFloor},
+		{"n", l.N}, {"prompts", l.Prompts}, {"max_parallel_choices", l.MaxParallelChoices}, {"stop", l.Stop}, {"logprobs", l.Logprobs}, {"recent", l.Recent},
 		{"background", l.Background}, {"concurrent", l.Concurrent}, {"idle_engine", l.IdlePer},
 		{"prefix_index_entries", l.PrefixIndexEntries}, {"handshakes", l.Handshakes}, {"handshakes_per_engine", l.HandshakesPerEngine},
 	} {

@@ -54,12 +54,12 @@ type Model struct {
 	Name string `yaml:"name"`
 	// Connector is vllm-nixl-push, vllm-nixl-pull, kvplane, sglang or none. Default none.
 	Connector string `yaml:"connector"`
-	// ForwardAuthorization sends the Authorization of each client to the engines, instead of a credential of the gateway (key_file).
+	// ForwardAuthorization sends the Authorization of each client to the engines, instead of a credential of the gateway (bearer_token_file).
 	// Default false: engines never see it.
 	ForwardAuthorization bool `yaml:"forward_authorization"`
-	// InFlight is how many requests may be with the model's engines at once; others wait. Default limits.in_flight for each
+	// MaxConcurrentRequests is how many requests may be with the model's engines at once; others wait. Default limits.max_concurrent_requests for each
 	// decode engine that takes requests.
-	InFlight int `yaml:"in_flight"`
+	MaxConcurrentRequests int `yaml:"max_concurrent_requests"`
 	// The engines of the prefill stage, or of the decode stage; for every connector but none.
 	Prefill []Engine `yaml:"prefill"`
 	Decode  []Engine `yaml:"decode"`
@@ -84,8 +84,8 @@ type Engine struct {
 	// optional. If it is empty, the address that a prefill engine reports is used. A decode engine's side channel is checked regularly,
 	// and its answer is compared with prefill's before anything is sent to the pair.
 	SideChannel string `yaml:"side_channel"`
-	// KeyFile is a file with the bearer token for the engine. Default: none is sent.
-	KeyFile string `yaml:"key_file"`
+	// BearerTokenFile is a file with the bearer token for the engine. Default: none is sent.
+	BearerTokenFile string `yaml:"bearer_token_file"`
 	// TLS is for an engine with an https URL. Default: the system's CAs, no client certificate.
 	TLS TLS `yaml:"tls"`
 	// Drain lets the engine finish the requests that it has, and sends it no more. Default false.
@@ -93,10 +93,10 @@ type Engine struct {
 	// BootstrapPort is the port of a prefill engine's bootstrap server, on the host of its URL; connector sglang only. Default
 	// 8998.
 	BootstrapPort int `yaml:"bootstrap_port"`
-	// PlainRequestIDs says that the engine runs with VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1, so that its internal request ids are
+	// RequestIDRandomizationDisabled says that the engine runs with VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1, so that its internal request ids are
 	// those that it was sent; connectors vllm-nixl-push and vllm-nixl-pull only. Without it the gateway cannot always name the requests
 	// that have ended, and so cannot always free the KV that such an engine holds for them. Default false.
-	PlainRequestIDs bool `yaml:"plain_request_ids"`
+	RequestIDRandomizationDisabled bool `yaml:"request_id_randomization_disabled"`
 	// TensorParallel is how many tensor-parallel ranks a decode engine has, as it does not report that; connectors vllm-nixl-push and
 	// vllm-nixl-pull only. A number above the engine's own crashes its side channel. Default 1.
 	TensorParallel int `yaml:"tensor_parallel"`
@@ -139,8 +139,8 @@ func (c Config) Validate() error {
 			v.add(key+".name", fmt.Sprintf("is %q again", m.Name), "a name of its own")
 		}
 		names[m.Name] = true
-		if m.InFlight < 0 {
-			v.add(key+".in_flight", fmt.Sprintf("is %d", m.InFlight), "more than 0")
+		if m.MaxConcurrentRequests < 0 {
+			v.add(key+".max_concurrent_requests", fmt.Sprintf("is %d", m.MaxConcurrentRequests), "more than 0")
 		}
 		m.validate(key, c.Growing, engines, &v)
 	}
@@ -189,8 +189,8 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 		from    Source
 	}{{"prefill", m.Prefill, m.PrefillFrom}, {"decode", m.Decode, m.DecodeFrom}, {"engines", m.Engines, m.EnginesFrom}} {
 		list.from.validate(key+"."+list.key+"_from", m.Connector, v)
-		if m.ForwardAuthorization && list.from.KeyFile != "" {
-			v.add(key+"."+list.key+"_from.key_file", "is set", "it or forward_authorization of the model: an engine is sent one Authorization")
+		if m.ForwardAuthorization && list.from.BearerTokenFile != "" {
+			v.add(key+"."+list.key+"_from.bearer_token_file", "is set", "it or forward_authorization of the model: an engine is sent one Authorization")
 		}
 		for i, e := range list.engines {
 			at := fmt.Sprintf("%s.%s[%d]", key, list.key, i)
@@ -205,8 +205,8 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 			}
 			v.base(at+".url", e.URL)
 			v.url(at+".control", e.Control, false)
-			if m.ForwardAuthorization && e.KeyFile != "" {
-				v.add(at+".key_file", "is set", "it or forward_authorization of the model: an engine is sent one Authorization")
+			if m.ForwardAuthorization && e.BearerTokenFile != "" {
+				v.add(at+".bearer_token_file", "is set", "it or forward_authorization of the model: an engine is sent one Authorization")
 			}
 			e.TLS.validate(at+".tls", strings.HasPrefix(e.URL, "https:") || strings.HasPrefix(e.Control, "https:"), v)
 			if e.Control != "" && !m.Publishes() {

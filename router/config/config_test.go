@@ -37,8 +37,8 @@ func TestConfigMistakes(t *testing.T) {
 			`models[0].engines[3].url is "http://ingress/d/v1/completions"; want it without /v1/completions: the gateway adds the paths of the routes`}},
 		{"control", Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: ok.URL, Control: ok.URL}}}}}, []string{
 			"models[0].engines[0].control is set; want no control routes for connector none"}},
-		{"negative", Config{Models: []Model{{Name: "m", Engines: []Engine{ok}}}, Timeouts: Timeouts{Prefill: -1, Answer: -1}, Limits: Limits{Attempts: -2, Handshakes: -1, HandshakesPerEngine: -1}}, []string{
-			"timeouts.answer is -1ns; want more than 0", "timeouts.prefill is -1ns; want more than 0", "limits.attempts is -2; want more than 0",
+		{"negative", Config{Models: []Model{{Name: "m", Engines: []Engine{ok}}}, Timeouts: Timeouts{Prefill: -1, RequestTotal: -1}, Limits: Limits{Attempts: -2, Handshakes: -1, HandshakesPerEngine: -1}}, []string{
+			"timeouts.request_total is -1ns; want more than 0", "timeouts.prefill is -1ns; want more than 0", "limits.attempts is -2; want more than 0",
 			"limits.handshakes is -1; want more than 0", "limits.handshakes_per_engine is -1; want more than 0"}},
 		{"index", Config{Models: []Model{{Name: "m", Engines: []Engine{ok}}}, Limits: Limits{PrefixIndexEntries: mostEntries + 1}}, []string{
 			"limits.prefix_index_entries is 100000001; want at most 100000000"}},

@@ -15,11 +15,11 @@ type Health struct {
 	// PairFailures is how many failed transfers in a row between two engines open the circuit of the pair. Both are then paired with
 	// other engines. Default 2.
 	PairFailures int `yaml:"pair_failures"`
-	// Open is for how long an open circuit keeps requests away. Then one probe decides: a request for an engine, a handshake for a
+	// BaseEjectionTime is for how long an open circuit keeps requests away. Then one probe decides: a request for an engine, a handshake for a
 	// pair. Each failed probe doubles the time. Each time is shortened at random by up to a quarter. Default 5s.
-	Open time.Duration `yaml:"open"`
-	// OpenLongest is the limit of that doubling. Default 1m.
-	OpenLongest time.Duration `yaml:"open_longest"`
+	BaseEjectionTime time.Duration `yaml:"base_ejection_time"`
+	// MaxEjectionTime is the limit of that doubling. Default 1m.
+	MaxEjectionTime time.Duration `yaml:"max_ejection_time"`
 	// PanicPercent is a percentage of a model's decode engines that can be reached and have not asked for a pause. If more of them
 	// than this have an open circuit or are slow, circuits are ignored and all of them get requests. Prefill engines get
 	// requests in spite of their circuits where the policy refuses requests without prefill and every one is out. With 100 an open
@@ -39,8 +39,8 @@ type Health struct {
 // Outliers says when an engine gets no requests for being slow. The measure is the time of prefill, and of the first token, per prompt
 // token, so that long prompts do not count as slow. The time of a whole answer is not measured.
 type Outliers struct {
-	// Times is the factor by which an engine's time must exceed the median of its role. Default 3.
-	Times float64 `yaml:"times"`
+	// LatencyFactor is the factor by which an engine's time must exceed the median of its role. Default 3.
+	LatencyFactor float64 `yaml:"latency_factor"`
 	// After is for how long it must exceed that. Default 30s.
 	After time.Duration `yaml:"after"`
 	// Ejected is for how long a slow engine then gets no requests. Default 30s.
@@ -53,8 +53,8 @@ func (h Health) withDefaults() Health {
 	setDefault(&h.Failures, 5)
 	setDefault(&h.PairFailures, 2)
 	setDefault(&h.PanicPercent, 50)
-	setDefault(&h.Open, 5*time.Second)
-	setDefault(&h.OpenLongest, time.Minute)
+	setDefault(&h.BaseEjectionTime, 5*time.Second)
+	setDefault(&h.MaxEjectionTime, time.Minute)
 	setDefault(&h.Overload, 250*time.Millisecond)
 	setDefault(&h.Outliers.After, 30*time.Second)
 	setDefault(&h.Outliers.Ejected, 30*time.Second)
@@ -62,7 +62,7 @@ func (h Health) withDefaults() Health {
 		h.SlowStart = new(time.Duration)
 		*h.SlowStart = 30 * time.Second
 	}
-	setDefault(&h.Outliers.Times, 3)
+	setDefault(&h.Outliers.LatencyFactor, 3)
 	if h.Outliers.Percent == nil {
 		h.Outliers.Percent = new(int)
 		*h.Outliers.Percent = 20
@@ -76,15 +76,15 @@ func (h Health) validate(v *faults) {
 		key string
 		d   time.Duration
 	}{
-		{"open", h.Open}, {"open_longest", h.OpenLongest}, {"overload", h.Overload}, {"slow_start", *h.SlowStart},
+		{"base_ejection_time", h.BaseEjectionTime}, {"max_ejection_time", h.MaxEjectionTime}, {"overload", h.Overload}, {"slow_start", *h.SlowStart},
 		{"outliers.after", h.Outliers.After}, {"outliers.ejected", h.Outliers.Ejected},
 	} {
 		if f.d < 0 {
 			v.add("health."+f.key, "is "+f.d.String(), "more than 0")
 		}
 	}
-	if h.OpenLongest < h.Open {
-		v.add("health.open_longest", "is "+h.OpenLongest.String(), "no less than health.open, "+h.Open.String())
+	if h.MaxEjectionTime < h.BaseEjectionTime {
+		v.add("health.max_ejection_time", "is "+h.MaxEjectionTime.String(), "no less than health.base_ejection_time, "+h.BaseEjectionTime.String())
 	}
 	for _, f := range []struct {
 		key            string
@@ -97,7 +97,7 @@ func (h Health) validate(v *faults) {
 			v.add("health."+f.key, fmt.Sprintf("is %d", f.n), fmt.Sprintf("%d to %d", f.least, f.most))
 		}
 	}
-	if !(h.Outliers.Times > 1) { // and not NaN
-		v.add("health.outliers.times", fmt.Sprintf("is %g", h.Outliers.Times), "more than 1")
+	if !(h.Outliers.LatencyFactor > 1) { // and not NaN
+		v.add("health.outliers.latency_factor", fmt.Sprintf("is %g", h.Outliers.LatencyFactor), "more than 1")
 	}
 }

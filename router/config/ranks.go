@@ -82,8 +82,8 @@ func (e Engine) validateBootstrap(at, connectorName string, prefill bool, v *fau
 
 // validateStock checks what only engines of stock vLLM have.
 func (e Engine) validateStock(at, connectorName string, v *faults) {
-	if connector.Named(connectorName).Traits().Stock == nil && (e.PlainRequestIDs || e.TensorParallel != 0) {
-		v.add(at+".plain_request_ids", "or tensor_parallel is set", "neither for connector "+connectorName)
+	if connector.Named(connectorName).Traits().Stock == nil && (e.RequestIDRandomizationDisabled || e.TensorParallel != 0) {
+		v.add(at+".request_id_randomization_disabled", "or tensor_parallel is set", "neither for connector "+connectorName)
 	}
 	if e.TensorParallel < 0 || e.TensorParallel > metadata.MaxRanks {
 		v.add(at+".tensor_parallel", fmt.Sprintf("is %d", e.TensorParallel), fmt.Sprintf("1 to %d", metadata.MaxRanks))

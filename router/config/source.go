@@ -36,15 +36,15 @@ type Source struct {
 	BootstrapPort int `yaml:"bootstrap_port"`
 	// TensorParallel is each engine's tensor_parallel; for dns.
 	TensorParallel int `yaml:"tensor_parallel"`
-	// PlainRequestIDs is each engine's plain_request_ids; for dns.
-	PlainRequestIDs bool `yaml:"plain_request_ids"`
-	// KeyFile is each engine's key_file; for dns.
-	KeyFile string `yaml:"key_file"`
+	// RequestIDRandomizationDisabled is each engine's request_id_randomization_disabled; for dns.
+	RequestIDRandomizationDisabled bool `yaml:"request_id_randomization_disabled"`
+	// BearerTokenFile is each engine's bearer_token_file; for dns.
+	BearerTokenFile string `yaml:"bearer_token_file"`
 	// TLS is each engine's tls; for dns. The engines' URLs have addresses for hosts: server_name is needed unless their
 	// certificates have these.
 	TLS TLS `yaml:"tls"`
 	// KeyDir is a folder whose files the entries of the file, and engines that administrators add to the model, may name as
-	// key_file and in tls. The content of such a file is sent to the engine, so users who may write the file of engines must not be able
+	// bearer_token_file and in tls. The content of such a file is sent to the engine, so users who may write the file of engines must not be able
 	// to write to the folder. Default "": entries may name only the files that the configuration names for the model.
 	KeyDir string `yaml:"key_dir"`
 	// Allow are the networks that an address must be of, for example "10.0.0.0/8"; others are left out, and counted. For dns.
@@ -74,9 +74,9 @@ func (s Source) onlyDNS() string {
 		key string
 		set bool
 	}{
-		{"names", s.Names != ""}, {"control", s.Control != ""}, {"side_channel", s.SideChannel != ""}, {"key_file", s.KeyFile != ""}, {"tls", s.TLS != TLS{}},
+		{"names", s.Names != ""}, {"control", s.Control != ""}, {"side_channel", s.SideChannel != ""}, {"bearer_token_file", s.BearerTokenFile != ""}, {"tls", s.TLS != TLS{}},
 		{"data_parallel", s.DataParallel != 0}, {"bootstrap_port", s.BootstrapPort != 0},
-		{"tensor_parallel", s.TensorParallel != 0}, {"plain_request_ids", s.PlainRequestIDs},
+		{"tensor_parallel", s.TensorParallel != 0}, {"request_id_randomization_disabled", s.RequestIDRandomizationDisabled},
 		{"allow", s.Allow != nil}, {"server", s.Server != ""}, {"gone_after", s.GoneAfter != 0}, {"max_stale", s.MaxStale != 0},
 	} {
 		if f.set {
@@ -182,8 +182,8 @@ func (s Source) Engine(role string, at netip.AddrPort) Engine {
 	if name == "" {
 		name = role
 	}
-	e := Engine{Name: name + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(host) + "-" + strconv.Itoa(int(at.Port())), KeyFile: s.KeyFile, TLS: s.TLS,
-		DataParallel: s.DataParallel, BootstrapPort: s.BootstrapPort, TensorParallel: s.TensorParallel, PlainRequestIDs: s.PlainRequestIDs}
+	e := Engine{Name: name + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(host) + "-" + strconv.Itoa(int(at.Port())), BearerTokenFile: s.BearerTokenFile, TLS: s.TLS,
+		DataParallel: s.DataParallel, BootstrapPort: s.BootstrapPort, TensorParallel: s.TensorParallel, RequestIDRandomizationDisabled: s.RequestIDRandomizationDisabled}
 	if addr.Is6() {
 		host = "[" + host + "]"
 	}

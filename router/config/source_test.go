@@ -18,8 +18,8 @@ func TestSourceMakesEngines(t *testing.T) {
 		connector     string
 		want          Engine
 	}{
-		{"pull", "10.0.0.7:8000", "decode_from", Source{DNS: "http://d.svc:8000", SideChannel: "{host}:5600", DataParallel: 2, TensorParallel: 4, PlainRequestIDs: true, KeyFile: "/k"},
-			connector.NamePull, Engine{Name: "role-10-0-0-7-8000", URL: "http://10.0.0.7:8000", SideChannel: "10.0.0.7:5600", DataParallel: 2, TensorParallel: 4, PlainRequestIDs: true, KeyFile: "/k"}},
+		{"pull", "10.0.0.7:8000", "decode_from", Source{DNS: "http://d.svc:8000", SideChannel: "{host}:5600", DataParallel: 2, TensorParallel: 4, RequestIDRandomizationDisabled: true, BearerTokenFile: "/k"},
+			connector.NamePull, Engine{Name: "role-10-0-0-7-8000", URL: "http://10.0.0.7:8000", SideChannel: "10.0.0.7:5600", DataParallel: 2, TensorParallel: 4, RequestIDRandomizationDisabled: true, BearerTokenFile: "/k"}},
 		{"sglang", "[fd00::7]:30000", "prefill_from", Source{DNS: "http://p.svc:30000", Names: "p", BootstrapPort: 8998},
 			connector.NameSGLang, Engine{Name: "p-fd00--7-30000", URL: "http://[fd00::7]:30000", BootstrapPort: 8998}},
 		{"kvplane", "10.0.0.7:80", "prefill_from", Source{DNS: "http://p.svc", Control: "http://{host}:9000"},
@@ -49,11 +49,11 @@ func TestSourceKeysAreChecked(t *testing.T) {
 		{connector.NamePush, "prefill_from", Source{DNS: "http://p:1", BootstrapPort: 1}, "prefill_from.bootstrap_port"},
 		{connector.NameSGLang, "decode_from", Source{DNS: "http://p:1", BootstrapPort: 1}, "decode_from.bootstrap_port"},
 		{connector.NameSGLang, "prefill_from", Source{DNS: "http://p:1", BootstrapPort: 70000}, "prefill_from.bootstrap_port"},
-		{connector.NameKVPlane, "decode_from", Source{DNS: "http://p:1", TensorParallel: 2}, "decode_from.plain_request_ids"},
-		{connector.NameNone, "engines_from", Source{DNS: "http://p:1", PlainRequestIDs: true}, "engines_from.plain_request_ids"},
+		{connector.NameKVPlane, "decode_from", Source{DNS: "http://p:1", TensorParallel: 2}, "decode_from.request_id_randomization_disabled"},
+		{connector.NameNone, "engines_from", Source{DNS: "http://p:1", RequestIDRandomizationDisabled: true}, "engines_from.request_id_randomization_disabled"},
 		{connector.NamePull, "decode_from", Source{DNS: "http://p:1", TensorParallel: -2}, "decode_from.tensor_parallel"},
 		{connector.NamePull, "decode_from", Source{File: "/f", TensorParallel: 2}, "decode_from.tensor_parallel"},
-		{connector.NamePull, "decode_from", Source{File: "/f", PlainRequestIDs: true}, "decode_from.plain_request_ids"},
+		{connector.NamePull, "decode_from", Source{File: "/f", RequestIDRandomizationDisabled: true}, "decode_from.request_id_randomization_disabled"},
 		{connector.NamePull, "decode_from", Source{File: "/f", DataParallel: 2}, "decode_from.data_parallel"},
 		{connector.NameSGLang, "prefill_from", Source{File: "/f", BootstrapPort: 2}, "prefill_from.bootstrap_port"},
 	} {

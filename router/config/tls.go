@@ -84,10 +84,10 @@ type EngineFile struct {
 
 // Files returns every path of the entry.
 func (e *Engine) Files() []EngineFile {
-	return append(e.TLS.files(), EngineFile{"key_file", &e.KeyFile})
+	return append(e.TLS.files(), EngineFile{"bearer_token_file", &e.BearerTokenFile})
 }
 
 // EngineFiles returns every path that the source gives its engines.
 func (s *Source) EngineFiles() []EngineFile {
-	return append(s.TLS.files(), EngineFile{"key_file", &s.KeyFile})
+	return append(s.TLS.files(), EngineFile{"bearer_token_file", &s.BearerTokenFile})
 }

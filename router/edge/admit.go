@@ -151,7 +151,7 @@ func (q *request) admit(body *clientBody, set func(name, value string)) (e *open
 // copies is at most how many bytes are copied of the body for both legs of each of its choices, while they are sent.
 func (q *request) copies() int {
 	if q.route.does == generate && q.Body.ServesChoicesApart(q.Model.Connector.Traits().RequiresSplit) {
-		return 2 * min(q.Body.Choices(), q.s.Config.Limits.Fan) * q.Body.Copies(true)
+		return 2 * min(q.Body.Choices(), q.s.Config.Limits.MaxParallelChoices) * q.Body.Copies(true)
 	}
 	return 2 * q.Body.Copies(false)
 }

@@ -16,7 +16,7 @@ func (q *request) servable() *openai.Error {
 	switch why := q.Body.Unsplittable; {
 	case why == openai.UnsplitEcho, why == openai.UnsplitLogprobs, why == openai.UnsplitEmbedding, why == openai.UnsplitBestOf, why == openai.UnsplitBeam:
 		return openai.ErrBadRequest(reason.BadField, "", "The model `%s` does not serve requests with %s.", openai.Clip(q.Body.Model, 256), why)
-	case q.Body.Choices() > 1 && (q.Body.Choices() > q.s.Config.Limits.Fan || !q.Body.ServesChoicesApart(true)):
+	case q.Body.Choices() > 1 && (q.Body.Choices() > q.s.Config.Limits.MaxParallelChoices || !q.Body.ServesChoicesApart(true)):
 		return openai.ErrBadRequest(reason.OverCap, "n", "The model `%s` does not serve so many choices with these parameters.", openai.Clip(q.Body.Model, 256))
 	}
 	return nil

@@ -44,13 +44,13 @@ func (g *attemptContext) closePrefill(a *attempt) {
 	a.prefill.Cancel(leg.ErrEnded)
 }
 
-// finishPrefill lets the prefill leg continue in the background, for at most timeouts.ending, so that decode's blocks are freed.
+// finishPrefill lets the prefill leg continue in the background, for at most timeouts.cleanup, so that decode's blocks are freed.
 func (g *attemptContext) finishPrefill(a *attempt) {
 	if a.decodeUnsent() {
 		g.closePrefill(a)
 		return
 	}
-	a.prefillTimer.Reset(g.s.Config.Timeouts.Ending)
+	a.prefillTimer.Reset(g.s.Config.Timeouts.Cleanup)
 	if a.decode.TookAll() {
 		return
 	}
@@ -141,7 +141,7 @@ func (g *attemptContext) giveBack(a *attempt) {
 
 // giveBackNamed frees what prefill may hold although its leg is ended before it answered: it may just have finished.
 func (g *attemptContext) giveBackNamed(a *attempt) {
-	if !a.prefill.Engine.Origin.Entry.PlainRequestIDs || g.s.Reclaim.Agent == nil {
+	if !a.prefill.Engine.Origin.Entry.RequestIDRandomizationDisabled || g.s.Reclaim.Agent == nil {
 		return
 	}
 	m := g.newJob(a)

@@ -191,7 +191,7 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 	x.Sum.Phases.Admit = now.Sub(arrived)
 	limit := s.Config.Timeouts.Request
 	if !b.Stream { // its first token comes with its last
-		limit = s.Config.Timeouts.Answer
+		limit = s.Config.Timeouts.RequestTotal
 	}
 	x.due = arrived.Add(limit)
 	m.Retries.Started(arrived, q.Retried)
@@ -225,7 +225,7 @@ func (x *Exchange) Run() {
 			x.Panicked(v)
 		}
 		if x.drains { // DoDrain has reserved the place
-			x.all.Tasks.GoReserved(x.s.Config.Timeouts.Prefill+x.s.Config.Timeouts.Ending, x.drain)
+			x.all.Tasks.GoReserved(x.s.Config.Timeouts.Prefill+x.s.Config.Timeouts.Cleanup, x.drain)
 		}
 	}()
 	first := dispatch.Event{Kind: dispatch.EvStart}

@@ -40,7 +40,7 @@ func TestRequestKeepsItsSnapshot(t *testing.T) {
 				other, with := s.Config, g.Parts
 				other.Limits.Event, other.Limits.Attempts = 1, 1
 				for _, limit := range []*time.Duration{
-					&other.Timeouts.Request, &other.Timeouts.Answer, &other.Timeouts.Prefill, &other.Timeouts.Transfer, &other.Timeouts.Stream,
+					&other.Timeouts.Request, &other.Timeouts.RequestTotal, &other.Timeouts.Prefill, &other.Timeouts.Transfer, &other.Timeouts.StreamIdle,
 					&other.Timeouts.Write, &other.Timeouts.Pair, &other.Timeouts.Queue,
 				} {
 					*limit = time.Microsecond

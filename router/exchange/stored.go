@@ -16,7 +16,7 @@ func (x *Exchange) remember(a *attempt) {
 	}
 	value := stored.Holder{Engine: a.decode.Engine.Name, Model: x.b.Model, Owner: stored.Owner(x.tenant, x.Sum.Subject)}.Value()
 	x.recording = openai.ResponsePrefix + a.h.Request
-	x.s.Responses.Put(x.recording, value, x.s.Config.Timeouts.Stored)
+	x.s.Responses.Put(x.recording, value, x.s.Config.Timeouts.ResponseAffinityTTL)
 }
 
 // awaitRecorded holds back the end of an answer that an engine keeps until every gateway can find that engine.

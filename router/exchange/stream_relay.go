@@ -101,7 +101,7 @@ func (x *Exchange) stepStream() {
 		}
 		// From here on an event of the request cancels decode's leg: each of them ends the stream. The failure that this makes of the wait is
 		// never looked at, as advance takes the event first.
-		x.idle.arm(d, x.s.Config.Timeouts.Stream, x.keepAliveEvery())
+		x.idle.arm(d, x.s.Config.Timeouts.StreamIdle, x.keepAliveEvery())
 		err := d.Response.Await()
 		x.disarmInterrupt()
 		if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && d.Cause() == nil {
@@ -243,7 +243,7 @@ func (i *idle) arm(d *leg.Leg, within, keepAlive time.Duration) {
 // silent ends the leg, for the error that it returns, if nothing has come for too long. Else a comment may be due.
 func (x *Exchange) silent(d *leg.Leg) error {
 	x.idle.silent, x.idle.until = true, time.Time{}
-	if time.Since(x.idle.since) >= x.s.Config.Timeouts.Stream {
+	if time.Since(x.idle.since) >= x.s.Config.Timeouts.StreamIdle {
 		d.Cancel(leg.ErrLate)
 		return leg.ErrLate
 	}

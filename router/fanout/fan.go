@@ -77,7 +77,7 @@ func Begin(r *exchange.Exchanges, q *exchange.Request, of Caller) *Fan {
 	if m.Connector.Traits().Mode == dispatch.Alone || !b.ServesChoicesApart(m.Connector.Traits().RequiresSplit) {
 		return nil
 	}
-	if b.Choices() > q.Snapshot.Config.Limits.Fan {
+	if b.Choices() > q.Snapshot.Config.Limits.MaxParallelChoices {
 		b.Unsplittable = openai.UnsplitFan
 		return nil
 	}

@@ -83,8 +83,8 @@ func newEngine(ec config.Engine, rank int, m *Model, role metadata.Role, cfg con
 		e.Channel = newChannelState(ec)
 	}
 	e.Header = []upstream.Field{{Name: "Content-Type", Value: "application/json"}}
-	if ec.KeyFile != "" {
-		if from.key, err = keys.Read("key_file", ec.KeyFile); err != nil {
+	if ec.BearerTokenFile != "" {
+		if from.key, err = keys.Read("bearer_token_file", ec.BearerTokenFile); err != nil {
 			return nil, err
 		}
 		e.Header = append(e.Header, upstream.Field{Name: "Authorization", Value: "Bearer " + from.key})

@@ -130,7 +130,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 	}
 	var unread []error
 	for i, mc := range cfg.Models {
-		m := &Model{Name: mc.Name, Connector: connector.Named(mc.Connector), ForwardsAuthorization: mc.ForwardAuthorization, Retries: new(admission.RetryBudget), Queue: new(admission.Queue), inFlight: mc.InFlight, perEngine: cfg.Limits.InFlight, queueLength: *cfg.Limits.Queue}
+		m := &Model{Name: mc.Name, Connector: connector.Named(mc.Connector), ForwardsAuthorization: mc.ForwardAuthorization, Retries: new(admission.RetryBudget), Queue: new(admission.Queue), inFlight: mc.MaxConcurrentRequests, perEngine: cfg.Limits.MaxConcurrentRequests, queueLength: *cfg.Limits.Queue}
 		if old := was.Models[m.Name]; old != nil {
 			m.turn.Store(old.turn.Load())
 			m.Retries, m.Queue = old.Retries, old.Queue

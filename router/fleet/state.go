@@ -71,15 +71,15 @@ func (f *Fleet) Ejected(now time.Time) (modes []PanicMode, pairs []PairOut) {
 
 // engineRules are the rules of engines' breakers.
 func engineRules(h config.Health) health.BreakerRules {
-	return health.BreakerRules{Failures: h.Failures, Open: h.Open, Longest: h.OpenLongest}
+	return health.BreakerRules{Failures: h.Failures, Open: h.BaseEjectionTime, Longest: h.MaxEjectionTime}
 }
 
 // outlierRules are those of the comparison.
 func outlierRules(o config.Outliers) health.OutlierRules {
-	return health.OutlierRules{Times: o.Times, After: o.After, Ejected: o.Ejected, Percent: *o.Percent}
+	return health.OutlierRules{Times: o.LatencyFactor, After: o.After, Ejected: o.Ejected, Percent: *o.Percent}
 }
 
 // PairRules are the rules of pairs' breakers.
 func PairRules(h config.Health) health.BreakerRules {
-	return health.BreakerRules{Failures: h.PairFailures, Open: h.Open, Longest: h.OpenLongest}
+	return health.BreakerRules{Failures: h.PairFailures, Open: h.BaseEjectionTime, Longest: h.MaxEjectionTime}
 }

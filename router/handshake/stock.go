@@ -126,7 +126,7 @@ func (p *probe) askDecode(ctx context.Context, body []byte) error {
 		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
 		return err
 	}
-	again := p.tasks.Try(p.s.Config.Limits.Background, p.s.Config.Timeouts.Ending, func(ctx context.Context) {
+	again := p.tasks.Try(p.s.Config.Limits.Background, p.s.Config.Timeouts.Cleanup, func(ctx context.Context) {
 		for wait := 100 * time.Millisecond; time.Since(answered)+wait < giveBackWithin; wait *= 2 {
 			select {
 			case <-ctx.Done():

@@ -20,7 +20,7 @@ func (t *Transfers) Cancel(cfg *config.Config, token func() (string, error), id 
 		if e == nil || e.ControlURL == "" {
 			continue
 		}
-		t.tasks.Try(cfg.Limits.Background, cfg.Timeouts.Ending, func(ctx context.Context) {
+		t.tasks.Try(cfg.Limits.Background, cfg.Timeouts.Cleanup, func(ctx context.Context) {
 			if err := control.CancelTransfer(ctx, e.ControlClient, e.ControlURL, token, parsed, why.String()); err != nil {
 				t.log.Debug("cancel", "engine", e.Name, "transfer_id", id, "err", err)
 			}

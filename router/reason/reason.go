@@ -146,7 +146,7 @@ var table = [...]struct {
 	StreamCut:          {"stream_cut", 502, 0, false, "In the stream's error event and the log: the stream broke after its first byte, and no other engine continued it."},
 	PrefillTimeout:     {"prefill_timeout", 504, 0, false, "The prefill engine did not answer within `timeouts.prefill`."},
 	TransferTimeout:    {"transfer_timeout", 504, 0, false, "The KV transfer did not complete within `timeouts.transfer`."},
-	Deadline:           {"deadline", 504, 0, false, "The request exceeded `timeouts.request` or `timeouts.answer`."},
+	Deadline:           {"deadline", 504, 0, false, "The request exceeded `timeouts.request` or `timeouts.request_total`."},
 	PrefillRejected:    {"prefill_rejected", EngineStatus, noRetry, false, "The prefill engine rejected the request."},
 	DecodeRejected:     {"decode_rejected", EngineStatus, noRetry, false, "The decode engine rejected the request."},
 	EngineRejected:     {"engine_rejected", EngineStatus, noRetry, false, "The engine of a route that is passed to one engine rejected the request. The outcome is `completed`."},

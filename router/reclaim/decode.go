@@ -43,10 +43,10 @@ func newFreeing(r *Reclaimer, m *Job) *freeing {
 	answered := m.FirstParams != nil
 	f := &freeing{
 		Reclaimer: r, m: m, ending: "prefill_lost", since: m.Closed, pause: 100 * time.Millisecond,
-		unnamed: !answered && m.Prefill.Origin.Entry.PlainRequestIDs,
+		unnamed: !answered && m.Prefill.Origin.Entry.RequestIDRandomizationDisabled,
 	}
 	o := &f.held
-	o.agent, o.channel, o.named = m.Snapshot.Agent != nil, m.run != "", m.Decode.Origin.Entry.PlainRequestIDs
+	o.agent, o.channel, o.named = m.Snapshot.Agent != nil, m.run != "", m.Decode.Origin.Entry.RequestIDRandomizationDisabled
 	o.finished, o.open = answered, m.OpenLeg != nil && m.InTurn
 	o.lost = f.unnamed && m.PrefillLost
 	o.barred = answered && m.plainlyNamed() || o.lost && !m.Noticed

@@ -162,7 +162,7 @@ type Cause uint8
 const (
 	CauseNone        Cause = iota
 	CauseNoAgent           // the gateway has no agent of its own
-	CauseNames             // decode draws ids of its own for requests: plain_request_ids is not set
+	CauseNames             // decode draws ids of its own for requests: request_id_randomization_disabled is not set
 	CauseChannel           // decode's side channel is not configured, or has not answered
 	CauseUnproven          // prefill cannot be asked again, and whether its run is over is not shown
 	CauseNoBarrier         // decode completed no later request in time

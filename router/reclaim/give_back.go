@@ -116,7 +116,7 @@ func (r *Reclaimer) NotifyNamed(ctx context.Context, m *Job) {
 
 // CannotNotify returns why a decode engine cannot be notified that it need not wait any more; CauseNone if it can.
 func (s *Snapshot) CannotNotify(d *fleet.Engine) Cause {
-	return decodeHeld{agent: s.Agent != nil, channel: d.ChannelReport().Run != "", named: d.Origin.Entry.PlainRequestIDs}.cannotNotify()
+	return decodeHeld{agent: s.Agent != nil, channel: d.ChannelReport().Run != "", named: d.Origin.Entry.RequestIDRandomizationDisabled}.cannotNotify()
 }
 
 // notifyNamed notifies prefill's ranks that what they hold under the request's own id was taken.

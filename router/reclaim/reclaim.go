@@ -133,7 +133,7 @@ func ranksOf(ctx context.Context, s *Snapshot, e *fleet.Engine, c *connector.Pre
 func (r *Reclaimer) Start(m *Job, see func(context.Context), holder *fleet.Engine) bool {
 	if see != nil {
 		m.Body.Retain()
-		if r.tasks.Try(m.Snapshot.Limits.Background, m.Snapshot.Timeouts.Ending, func(ctx context.Context) {
+		if r.tasks.Try(m.Snapshot.Limits.Background, m.Snapshot.Timeouts.Cleanup, func(ctx context.Context) {
 			defer m.Body.Release()
 			see(ctx)
 		}) {

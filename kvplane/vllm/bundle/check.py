@@ -98,7 +98,7 @@ class Trial:
         prefill, decode = ([{"name": n, "url": self.at[n], "control": self.at[n + " control"]}] for n in PAIR)
         config = {
             "listen": {name: bare(self.at[name]) for name in ("clients", "operations", "agents")},
-            "timeouts": dict.fromkeys(("request", "prefill", "transfer", "pair", "probe", "ending"), "180s") | {"request": "240s"},
+            "timeouts": dict.fromkeys(("request", "prefill", "transfer", "pair", "probe", "cleanup"), "180s") | {"request": "240s"},
             "models": [{"name": ask.MODEL, "connector": "kvplane", "prefill": prefill, "decode": decode}],
             "auth": {
                 "agents": {"keys": [public(self.signer)], "issuer": "pdrouter"},
