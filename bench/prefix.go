@@ -215,7 +215,7 @@ func gatewayBy(of, policy string) target {
 	x.of = of
 	x.start = func(ctx context.Context, s *stage) (*child, error) {
 		with := *s
-		with.settings += fmt.Sprintf("policy: {default: {prefill: {policy: %s}, decode: {policy: round_robin}}}\n", policy)
+		with.settings += fmt.Sprintf("policy: {default: {prefill: %s, decode: round_robin}}\n", policy)
 		return startGateway(ctx, &with)
 	}
 	return x

@@ -40,7 +40,7 @@ func TestPrefixLookup(t *testing.T) {
 
 // TestGatewayBy: two gateways of one stage differ by their policy alone.
 func TestGatewayBy(t *testing.T) {
-	s := &stage{connector: "vllm-nixl-pull", settings: "policy: {default: {prefill: {policy: prefix}}}\n"}
+	s := &stage{connector: "vllm-nixl-pull", settings: "policy: {default: {prefill: prefix}}\n"}
 	if text := s.gatewayText("a:1", "b:1"); !strings.HasSuffix(text, s.settings) {
 		t.Errorf("got %s", text)
 	}

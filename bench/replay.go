@@ -238,7 +238,7 @@ func (r *Run) replayOne(ctx context.Context, cell replayCell, load []arrival) (s
 	if cell.fleet.prefill == 0 {
 		way.ready, way.legs = nil, 1
 	}
-	settings := fmt.Sprintf("policy: {default: {prefill: {policy: %[1]s}, decode: {policy: %[1]s}}}\n", cell.policy)
+	settings := fmt.Sprintf("policy: {default: {prefill: %[1]s, decode: %[1]s}}\n", cell.policy)
 	if cell.peer != nil {
 		way = *cell.peer
 		way.peer = false // its failure is this contender's, not one of several's

@@ -23,9 +23,11 @@ type Rule struct {
 
 // Choosing is how a request's engines are chosen.
 type Choosing struct {
-	Split   SplitRule `yaml:"split"`
-	Prefill Role      `yaml:"prefill"`
-	Decode  Role      `yaml:"decode"`
+	Split SplitRule `yaml:"split"`
+	// Prefill is how the prefill engine is chosen. The name of a policy alone is short for the section: "prefill: round_robin".
+	Prefill Role `yaml:"prefill"`
+	// Decode is how the decode engine is chosen, or the engine of connector none; written as prefill is.
+	Decode Role `yaml:"decode"`
 	// AfterFailure says what happens if decode fails when the client has part of its stream: "cut" (default) tells it so;
 	// "continue" has another decode engine go on from the tokens already sent, where temperature is 0, so that the text is what
 	// one engine would have said; "continue_always" also where it is not.
@@ -47,6 +49,15 @@ type Role struct {
 	// prompt in its prefix cache, unless others have much less to do. Where a decode engine is handed the prompt's KV by a prefill
 	// engine, prefix is least_load.
 	Policy string `yaml:"policy"`
+}
+
+// UnmarshalYAML reads a role, or its short form: the name of its policy alone.
+func (r *Role) UnmarshalYAML(unmarshal func(any) error) error {
+	if unmarshal(&r.Policy) == nil {
+		return nil
+	}
+	type section Role // without this method
+	return unmarshal((*section)(r))
 }
 
 // The values of Choosing.AfterFailure.

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/internal/yamlfile"
 )
 
 // TestBadFiles: each testdata/*.bad.yml is refused with the messages in the .want file beside it, one per line.
@@ -29,6 +31,22 @@ func TestBadFiles(t *testing.T) {
 				t.Error("messages (-got +want):\n" + diff)
 			}
 		})
+	}
+}
+
+// TestShortForm: a policy's name alone is a role, also beside the long form and through an alias.
+func TestShortForm(t *testing.T) {
+	var got, want Config
+	for text, into := range map[string]*Config{
+		"rules: [{name: r, models: [m], prefill: &p prefix, decode: *p}]\ndefault: {prefill: round_robin, decode: {policy: random}}\n":                                &got,
+		"rules: [{name: r, models: [m], prefill: {policy: prefix}, decode: {policy: prefix}}]\ndefault: {prefill: {policy: round_robin}, decode: {policy: random}}\n": &want,
+	} {
+		if err := yamlfile.Decode("p.yaml", []byte(text), into).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(got, want); diff != "" || got.Rules[0].Decode.Policy != "prefix" {
+		t.Errorf("the short form reads differently (-got +want):\n%s", diff)
 	}
 }
 

@@ -46,6 +46,9 @@ func TestConfigurationSchema(t *testing.T) {
 		},
 	}
 	schema := reflector.ReflectFromType(file)
+	role := schema.Definitions["policies.Role"]
+	schema.Definitions["policies.Role"] = &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string"}, role}, Description: role.Description}
+	role.Description = ""
 	schema.ID, schema.Title = "", "The configuration of pdrouter serve"
 	schema.PatternProperties = map[string]*jsonschema.Schema{"^x-": jsonschema.TrueSchema}
 	got, err := json.MarshalIndent(schema, "", " ")
@@ -189,7 +192,12 @@ func TestExamplesFitTheSchema(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	for _, wrong := range []string{"modells: []", "models: [{name: m, engines: [{nam: e}]}]", "timeouts: {prefill: soon}", "limits: {attempts: many}"} {
+	for _, role := range []string{"prefix", "{policy: prefix}"} {
+		if err := check([]byte("policy: {default: {decode: " + role + "}}")); err != nil {
+			t.Errorf("decode: %s: %v", role, err)
+		}
+	}
+	for _, wrong := range []string{"modells: []", "policy: {default: {decode: {polcy: prefix}}}", "policy: {default: {decode: [prefix]}}", "models: [{name: m, engines: [{nam: e}]}]", "timeouts: {prefill: soon}", "limits: {attempts: many}"} {
 		if check([]byte(wrong)) == nil {
 			t.Errorf("%s fits the schema", wrong)
 		}

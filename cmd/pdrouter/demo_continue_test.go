@@ -36,7 +36,7 @@ func startBroken(t *testing.T, ctx context.Context, after string) *demoFleet {
 	must(f.writeKeys())
 	config := f.config(clients, agents, operations) + "limits: {retry_floor: 20}\n"
 	if after != "" {
-		const decode = "decode: {policy: round_robin}"
+		const decode = "decode: round_robin"
 		config = strings.Replace(config, decode, decode+", after_failure: "+after, 1)
 	}
 	must(os.WriteFile(f.path("pdrouter.yaml"), []byte(config), 0o600))

@@ -158,7 +158,7 @@ func (f *demoFleet) config(clients, agents, operations string) string {
 			}
 		}
 	}
-	b.WriteString("policy: {default: {split: {min_prompt_tokens: 16}, prefill: {policy: round_robin}, decode: {policy: round_robin}}}\n")
+	b.WriteString("policy: {default: {split: {min_prompt_tokens: 16}, prefill: round_robin, decode: round_robin}}\n")
 	fmt.Fprintf(&b, "auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]}, control_token_file: gateway.token}\n",
 		f.publicKey, demoIssuer, f.recordKeys[0], f.recordKeys[1])
 	// The gateway may ask an engine before it listens: without slow start it has its share as soon as it is up.

@@ -219,10 +219,10 @@ func TestReloadsLoseNothing(t *testing.T) {
 	file := filepath.Join(s.dir, "gateway.yaml")
 	texts := [2]string{
 		`models: [{name: reference, engines: [{name: e0, url: "http://%[1]s"}, {name: e1, url: "http://%[2]s"}]}]
-policy: {default: {decode: {policy: round_robin}}}
+policy: {default: {decode: round_robin}}
 `,
 		`models: [{name: reference, engines: [{name: e1, url: "http://%[2]s", drain: true}, {name: e2, url: "http://%[3]s"}]}]
-policy: {default: {decode: {policy: least_load}}}
+policy: {default: {decode: least_load}}
 timeouts: {health: 500ms, request_total: 5m, write: 10s}
 limits: {body: 100000}
 strict: true

@@ -52,7 +52,7 @@ models:
   connector: kvplane
   prefill: [{name: prefill-0, url: "http://%s", control: "http://%s"}]
   decode: [{name: decode-0, url: "http://%s", control: "http://%s"}]
-policy: {default: {split: {min_prompt_tokens: 1}, prefill: {policy: round_robin}, decode: {policy: round_robin}}}
+policy: {default: {split: {min_prompt_tokens: 1}, prefill: round_robin, decode: round_robin}}
 auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]}, control_token_file: %q}
 `, ports[0], ports[1], ports[2], ports[3], public, defaultIssuer, private, public, token("", ""))
 	file := filepath.Join(dir, "pdrouter.yaml")

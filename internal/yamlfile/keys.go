@@ -13,6 +13,13 @@ func pointed(t reflect.Type) reflect.Type {
 	return t
 }
 
+// is reports whether the decoder calls t by this name. A type that has a short form decodes its section as another type.
+func is(t reflect.Type, name string) bool {
+	return pointed(t).String() == name || reflect.PointerTo(pointed(t)).Implements(shortForm)
+}
+
+var shortForm = reflect.TypeFor[interface{ UnmarshalYAML(func(any) error) error }]()
+
 // below returns the type of the value that a key has in a section or a list of type t, nil if there is none.
 func below(t reflect.Type, key string) reflect.Type {
 	if t == nil {

@@ -259,7 +259,7 @@ func (f *File) addDecode(text string) {
 			return
 		}
 		key, n := f.find(line, func(key string, n node) bool {
-			return lastPart(key) == m[1] && n.want == nil && n.within != nil && pointed(n.within).String() == m[2]
+			return lastPart(key) == m[1] && n.want == nil && n.within != nil && is(n.within, m[2])
 		})
 		want := ""
 		if keys := keysOf(n.within); keys != "" {
@@ -274,7 +274,7 @@ func (f *File) addDecode(text string) {
 	}
 	if m := valueText.FindStringSubmatch(text); m != nil {
 		key, n := f.find(line, func(_ string, n node) bool {
-			return n.want != nil && pointed(n.want).String() == m[2] && n.yaml.ShortTag() == m[1] && n.yaml.Decode(reflect.New(n.want).Interface()) != nil
+			return n.want != nil && is(n.want, m[2]) && n.yaml.ShortTag() == m[1] && n.yaml.Decode(reflect.New(n.want).Interface()) != nil
 		})
 		want := kind(m[2])
 		if keys := keysOf(n.want); keys != "" {
