@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -24,53 +23,43 @@ const (
 // maxBinding bounds an encoded binding, in bytes.
 const maxBinding = 1 << 10
 
-// binding is a gateway's word that the bearer of a key may vouch for one rank of one run of an engine for some time.
+// binding is a gateway's word that the bearer of a key may vouch for one rank of one run of an engine for some time. On the wire it is
+// the payload of an envelope.
 type binding struct {
 	Key         []byte `msgpack:"key"` // Ed25519
 	Incarnation `msgpack:",inline"`
-	Rank        Rank   `msgpack:"rank"`
-	Role        Role   `msgpack:"role"`
-	Until       int64  `msgpack:"until_ms"` // since 1970
-	KeyID       string `msgpack:"kid"`      // of the gateway
-	Signature   []byte `msgpack:"sig"`
+	Rank        Rank  `msgpack:"rank"`
+	Role        Role  `msgpack:"role"`
+	Until       int64 `msgpack:"until_ms"` // since 1970
 }
 
 // newBinding returns the gateway's signed word that key may vouch for the record's rank.
 func newBinding(v Voucher, rec Record, key ed25519.PublicKey, until time.Time) ([]byte, error) {
-	b := binding{Key: key, Incarnation: rec.Incarnation, Rank: rec.Rank, Role: rec.Role, Until: until.UnixMilli()}
-	plain, err := msgpack.Marshal(&b)
+	payload, err := msgpack.Marshal(&binding{Key: key, Incarnation: rec.Incarnation, Rank: rec.Rank, Role: rec.Role, Until: until.UnixMilli()})
 	if err != nil {
 		return nil, fmt.Errorf("binding: %w", err)
 	}
-	if b.KeyID, b.Signature, err = v.Sign(append([]byte(bindingContext), plain...)); err != nil {
+	e := envelope{Payload: payload}
+	if e.KeyID, e.Signature, err = v.Sign(append([]byte(bindingContext), payload...)); err != nil {
 		return nil, fmt.Errorf("binding: %w", err)
 	}
-	return msgpack.Marshal(&b)
+	return seal(e, maxBinding)
 }
 
-// parseBinding decodes a binding from anywhere; payload is what its signature covers.
-func parseBinding(b []byte) (_ binding, payload []byte, err error) {
-	if len(b) > maxBinding {
-		return binding{}, nil, fmt.Errorf("binding has %d bytes; want at most %d", len(b), maxBinding)
-	}
-	if err := CheckMsgpack(b); err != nil {
-		return binding{}, nil, fmt.Errorf("binding: %w", err)
-	}
-	plain, err := signedPart(b)
+// parseBinding decodes a binding from anywhere, and its envelope.
+func parseBinding(b []byte) (binding, envelope, error) {
+	e, err := unseal(b, maxBinding)
 	if err != nil {
-		return binding{}, nil, fmt.Errorf("binding: %w", err)
-	}
-	if err := checkMaps(b); err != nil {
-		return binding{}, nil, fmt.Errorf("binding: %w", err)
+		return binding{}, envelope{}, fmt.Errorf("binding: %w", err)
 	}
 	var out binding
-	if err := msgpack.Unmarshal(b, &out); err != nil {
-		return binding{}, nil, fmt.Errorf("binding: %w", err)
+	if err := msgpack.Unmarshal(e.Payload, &out); err != nil {
+		return binding{}, envelope{}, fmt.Errorf("binding: %w", err)
 	}
 	if len(out.Key) != ed25519.PublicKeySize {
-		return binding{}, nil, fmt.Errorf("binding: key is %d bytes; want %d", len(out.Key), ed25519.PublicKeySize)
+		return binding{}, envelope{}, fmt.Errorf("binding: key is %d bytes; want %d", len(out.Key), ed25519.PublicKeySize)
 	}
-	return out, append([]byte(bindingContext), plain...), nil
+	return out, e, nil
 }
 
 // Believed returns until when a reader that received the record at now may use it: to the end of its lease, counted from now. If an
@@ -92,11 +81,11 @@ func (r Record) Believed(now time.Time) time.Time {
 
 // boundKey returns the key that a gateway which v trusts has bound to the record's rank.
 func boundKey(v Voucher, rec Record, now time.Time) (ed25519.PublicKey, error) {
-	b, payload, err := parseBinding(rec.Binding)
+	b, e, err := parseBinding(rec.Binding)
 	if err != nil {
 		return nil, err
 	}
-	if err := v.Verify(b.KeyID, payload, b.Signature); err != nil {
+	if err := v.Verify(e.KeyID, append([]byte(bindingContext), e.Payload...), e.Signature); err != nil {
 		return nil, fmt.Errorf("binding: %w", err)
 	}
 	switch {
@@ -108,18 +97,19 @@ func boundKey(v Voucher, rec Record, now time.Time) (ed25519.PublicKey, error) {
 	return b.Key, nil
 }
 
-// SignAs returns the record with a signature of its agent's own Ed25519 key over all other fields. A gateway takes it
+// SignAs returns the record with a signature of its agent's own Ed25519 key over all of it. A gateway takes it
 // from the bearer of a token that is bound to this key.
 func (r Record) SignAs(key crypto.Signer) (Record, error) {
 	public, ok := key.Public().(ed25519.PublicKey)
 	if !ok {
 		return Record{}, fmt.Errorf("metadata: engine %s rank %v: sign: key is %T; want Ed25519", r.Engine, r.Rank, key.Public())
 	}
+	r.Binding, r.Payload = nil, nil
 	p, err := r.payload()
 	if err != nil {
 		return Record{}, err
 	}
-	r.KeyID, r.Binding, r.Encoded = thumbprint(public), nil, nil
+	r.KeyID, r.Payload = thumbprint(public), p
 	if r.Signature, err = key.Sign(nil, append([]byte(agentContext), p...), crypto.Hash(0)); err != nil {
 		return Record{}, fmt.Errorf("metadata: engine %s rank %v: sign: %w", r.Engine, r.Rank, err)
 	}
@@ -132,23 +122,18 @@ func (r Record) Bind(v Voucher, key ed25519.PublicKey, until time.Time) (Record,
 	if r.KeyID == "" && len(key) == ed25519.PublicKeySize {
 		return Record{}, fmt.Errorf("the token is bound to key %s, and the record is not signed: start the engine with --sign-key", thumbprint(key))
 	}
-	r = r.withBinding(nil)
-	encoded, err := Marshal(r)
-	if err != nil {
-		return Record{}, err
-	}
-	payload, err := signedPart(encoded)
+	r.Binding = nil
+	payload, err := r.payload()
 	if err != nil {
 		return Record{}, err
 	}
 	if err := r.signedBy(key, payload); err != nil || v == nil {
 		return r, err
 	}
-	b, err := newBinding(v, r, key, until)
-	if err != nil {
+	if r.Binding, err = newBinding(v, r, key, until); err != nil {
 		return Record{}, err
 	}
-	return r.withBinding(b), nil
+	return r, nil
 }
 
 // signedBy returns nil if the record's signature is one of payload by its agent's key.
@@ -163,28 +148,6 @@ func (r Record) signedBy(key ed25519.PublicKey, payload []byte) error {
 		return errors.New("signature is not of the agent's key " + r.KeyID)
 	}
 	return nil
-}
-
-// withBinding returns the record with this binding instead of its own, and all that its agent signed as it was.
-func (r Record) withBinding(b []byte) Record {
-	r.Binding = b
-	if r.Encoded == nil {
-		return r
-	}
-	pairs, n, err := pairsWithout(r.Encoded, "binding")
-	if err != nil {
-		return r // it was decoded: this cannot be
-	}
-	if b != nil {
-		n++
-	}
-	out := append(mapLen(n), pairs...)
-	if b != nil {
-		out = append(out, "\xa7binding\xc5"...) // a name of 7 bytes, a binary value of two bytes of length
-		out = append(binary.BigEndian.AppendUint16(out, uint16(len(b))), b...)
-	}
-	r.Encoded = out
-	return r
 }
 
 // thumbprint is the id of an Ed25519 key (RFC 7638).

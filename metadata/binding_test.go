@@ -25,11 +25,10 @@ func TestWhatAnAgentSignedIsKept(t *testing.T) {
 	v := metadatatest.NewVoucher("gateway")
 	own := metadatatest.AgentKey("prefill-0")
 	var m map[string]any
-	if err := msgpack.Unmarshal(metadatatest.Marshal(t, metadatatest.Record("prefill-0", 7, 1, 0)), &m); err != nil {
+	if err := msgpack.Unmarshal(metadatatest.SignAs(t, metadatatest.Record("prefill-0", 7, 1, 0), own).Payload, &m); err != nil {
 		t.Fatal(err)
 	}
 	m["future"] = map[string]any{"x": 1}
-	m["kid"] = metadatatest.KeyID(t, own)
 	var b bytes.Buffer
 	enc := msgpack.NewEncoder(&b)
 	enc.SetSortMapKeys(true)
@@ -37,11 +36,8 @@ func TestWhatAnAgentSignedIsKept(t *testing.T) {
 	if err := enc.Encode(m); err != nil {
 		t.Fatal(err)
 	}
-	payload, err := metadata.SignedPart(b.Bytes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	body := metadata.ReplaceField(t, b.Bytes(), "sig", ed25519.Sign(own, append([]byte(metadata.AgentContext), payload...)))
+	payload := b.Bytes()
+	body := metadata.Sealed(t, payload, metadatatest.KeyID(t, own), ed25519.Sign(own, append([]byte(metadata.AgentContext), payload...)), nil)
 
 	s := redistest.Start(t)
 	shared := metadatatest.RedisAt(t, s, v, "kept")
@@ -57,13 +53,13 @@ func TestWhatAnAgentSignedIsKept(t *testing.T) {
 	if err != nil || len(recs) != 1 {
 		t.Fatalf("read %d records, %v; want one", len(recs), err)
 	}
-	if again, err := metadata.SignedPart(recs[0].Encoded); err != nil || !bytes.Equal(again, payload) {
-		t.Errorf("what was signed has changed, %v", err)
+	if !bytes.Equal(recs[0].Payload, payload) {
+		t.Error("what was signed has changed")
 	}
 	if err := recs[0].Verify(v); err != nil {
 		t.Error(err)
 	}
-	other := bytes.Replace(recs[0].Encoded, []byte("future"), []byte("suture"), 1)
+	other := bytes.Replace(metadatatest.Marshal(t, recs[0]), []byte("future"), []byte("suture"), 1)
 	if _, err := metadata.UnmarshalSigned(other, v); err == nil {
 		t.Error("a changed unknown field verifies")
 	}
@@ -82,20 +78,11 @@ func TestBoundRecordIsBounded(t *testing.T) {
 	}
 	url := routestest.Serve(t, store.NewMemory(), v, routestest.Callers{"bound": {Engine: "prefill-0", Key: metadatatest.Public(own)}}) + "/metadata/v1/engines/prefill-0/ranks/0/0/0"
 	rec = metadatatest.Record("prefill-0", 7, 1, 0)
-	unsigned := metadatatest.Marshal(t, rec)
-	pairs, n, err := metadata.PairsWithout(unsigned, "kid")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pairs = append(pairs, append([]byte("\xa3kid\xd9\x2b"), metadatatest.KeyID(t, own)...)...)
-	room := metadata.MaxRecordBytes - len(metadata.MapLen(n+2)) - len(pairs) - 64 - 1 - len("\xa6future\xc6....") - 8 // all but a few bytes
+	payload := metadatatest.SignAs(t, rec, own).Payload
+	room := metadata.MaxRecordBytes - len(metadatatest.Marshal(t, metadatatest.SignAs(t, rec, own))) - len("\xa6future\xc6....") - 8 // all but a few bytes
 	fill := append([]byte("\xa6future\xc6"), byte(room>>24), byte(room>>16), byte(room>>8), byte(room))
-	body := bytes.Join([][]byte{metadata.MapLen(n + 2), pairs, fill, make([]byte, room)}, nil)
-	payload, err := metadata.SignedPart(body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body = metadata.ReplaceField(t, body, "sig", ed25519.Sign(own, append([]byte(metadata.AgentContext), payload...)))
+	payload = bytes.Join([][]byte{{payload[0], payload[1], payload[2] + 1}, payload[3:], fill, make([]byte, room)}, nil) // a map of two bytes of length
+	body := metadata.Sealed(t, payload, metadatatest.KeyID(t, own), ed25519.Sign(own, append([]byte(metadata.AgentContext), payload...)), nil)
 	if len(body) > metadata.MaxRecordBytes {
 		t.Fatalf("body has %d bytes", len(body))
 	}
@@ -113,7 +100,7 @@ func FuzzBinding(f *testing.F) {
 	f.Add(good)
 	f.Add(good[:50])
 	f.Add([]byte{0x80})
-	f.Add([]byte("\x81\xa3key\xc4\x20" + strings.Repeat("k", 32)))
+	f.Add(metadata.Sealed(f, []byte("\x81\xa3key\xc4\x20"+strings.Repeat("k", 32)), "gateway", nil, nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := rec
 		r.Binding = b

@@ -14,19 +14,21 @@ import (
 	"pdrouter/metadata"
 )
 
-// fields decodes a record into its fields, lets change edit them, and encodes them again.
+// fields decodes the payload of an envelope into its fields, lets change edit them, and encodes them again.
 func fields(t testing.TB, b []byte, change func(map[string]any)) []byte {
 	t.Helper()
-	var m map[string]any
-	if err := msgpack.Unmarshal(b, &m); err != nil {
-		t.Fatal(err)
-	}
-	change(m)
-	out, err := msgpack.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return metadata.ChangePayload(t, b, func(p []byte) []byte {
+		var m map[string]any
+		if err := msgpack.Unmarshal(p, &m); err != nil {
+			t.Fatal(err)
+		}
+		change(m)
+		out, err := msgpack.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	})
 }
 
 func TestCodecRoundTrip(t *testing.T) {
@@ -84,6 +86,10 @@ func TestSignatureCoversEveryField(t *testing.T) {
 		rec := signed
 		change(&rec)
 		if err := rec.Verify(v); err == nil {
+			t.Errorf("%s: a changed record verifies with its old payload", name)
+		}
+		rec.Payload = nil
+		if err := rec.Verify(v); err == nil {
 			t.Errorf("%s: a changed record verifies", name)
 		}
 		if _, err := metadata.UnmarshalSigned(metadatatest.Marshal(t, rec), v); err == nil {
@@ -120,17 +126,15 @@ func TestRecordWithoutProcess(t *testing.T) {
 func TestUnknownFieldsPassAndAreSigned(t *testing.T) {
 	v := metadatatest.NewVoucher("gateway")
 	newer := fields(t, metadatatest.Marshal(t, metadatatest.Record("prefill-0", 7, 1, 0)), func(m map[string]any) { m["future"] = map[string]any{"x": 1} })
-	payload, err := metadata.SignedPart(newer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	kid, sig, err := v.Sign(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The fields are edited in the bytes: a map is encoded in no fixed order.
-	signed := metadata.ReplaceField(t, newer, "kid", kid)
-	signed = metadata.ReplaceField(t, signed, "sig", sig)
+	var signed []byte
+	metadata.ChangePayload(t, newer, func(p []byte) []byte {
+		kid, sig, err := v.Sign(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		signed = metadata.Sealed(t, p, kid, sig, nil)
+		return p
+	})
 	rec, err := metadata.UnmarshalSigned(signed, v)
 	if err != nil {
 		t.Fatal(err)
@@ -152,9 +156,14 @@ func TestUnmarshalRefuses(t *testing.T) {
 	layout := func(name string, v any) []byte {
 		return fields(t, good, func(m map[string]any) { m["layout"].(map[string]any)[name] = v })
 	}
-	regions := make([]metadata.Region, metadata.MaxRegions+1)
+	payloadOf := func(b []byte) (p []byte) {
+		metadata.ChangePayload(t, b, func(in []byte) []byte { p = in; return in })
+		return p
+	}
+	record := func(payload []byte) []byte { return metadata.Sealed(t, payload, "", nil, nil) }
+	regions := make([]map[string]int, metadata.MaxRegions+1)
 	for i := range regions {
-		regions[i] = metadatatest.Region(i)
+		regions[i] = map[string]int{"planes": 1, "blocks": 1, "length": 1}
 	}
 	for name, c := range map[string]struct {
 		b    []byte
@@ -164,13 +173,20 @@ func TestUnmarshalRefuses(t *testing.T) {
 		"truncated":          {good[:len(good)-1], "middle of a value"},
 		"trailing":           {append(bytes.Clone(good), 0), "after the end"},
 		"too large":          {make([]byte, metadata.MaxRecordBytes+1), "bytes; want at most"},
-		"not a map":          {[]byte{0x93, 1, 2, 3}, "not a map"},
-		"huge array":         {[]byte{0x81, 0xa1, 'x', 0xdd, 0xff, 0xff, 0xff, 0xff}, "elements; want at most"},
-		"huge string":        {[]byte{0x81, 0xa1, 'x', 0xdb, 0xff, 0xff, 0xff, 0xff}, "middle of a value"},
-		"deep":               {append([]byte{0x81, 0xa1, 'x'}, append(bytes.Repeat([]byte{0x91}, 100), 0xc0)...), "nested deeper"},
-		"doubled field":      {[]byte{0x82, 0xa1, 'v', 1, 0xa1, 'v', 1}, "occurs twice"},
+		"a bare record":      {payloadOf(good), "no array of payload"},
+		"three fields":       {append([]byte{0x93}, good[1:len(good)-1]...), "no array of payload"},
+		"five fields":        {append(append([]byte{0x95}, good[1:]...), 0xc0), "no array of payload"},
+		"payload is a list":  {[]byte{0x94, 0x91, 1, 0xa0, 0xc0, 0xc0}, "msgpack"},
+		"payload is nil":     {[]byte{0x94, 0xc0, 0xa0, 0xc0, 0xc0}, "middle of a value"},
+		"key id is a number": {append(bytes.Clone(good[:len(good)-3]), 5, 0xc0, 0xc0), "msgpack"},
+		"payload trails":     {record(append(payloadOf(good), 0)), "after the end"},
+		"not a map":          {record([]byte{0x93, 1, 2, 3}), "not a map"},
+		"huge array":         {record([]byte{0x81, 0xa1, 'x', 0xdd, 0xff, 0xff, 0xff, 0xff}), "elements; want at most"},
+		"huge string":        {record([]byte{0x81, 0xa1, 'x', 0xdb, 0xff, 0xff, 0xff, 0xff}), "middle of a value"},
+		"deep":               {record(append([]byte{0x81, 0xa1, 'x'}, append(bytes.Repeat([]byte{0x91}, 100), 0xc0)...)), "nested deeper"},
+		"doubled field":      {record([]byte{0x82, 0xa1, 'v', 1, 0xa1, 'v', 1}), "occurs twice"},
 		"newer version":      {set("v", metadata.RecordVersion+1), "version is 2; want 1"},
-		"no version":         {[]byte{0x80}, "version is 0; want 1"},
+		"no version":         {record([]byte{0x80}), "version is 0; want 1"},
 		"version is text":    {set("v", "1"), "msgpack"},
 		"name with a slash":  {set("engine", "a/b"), "engine name"},
 		"long name":          {set("engine", strings.Repeat("a", 129)), "engine name"},
@@ -181,7 +197,7 @@ func TestUnmarshalRefuses(t *testing.T) {
 		"huge size":          {set("size", metadata.Rank{DP: 1 << 20, PP: 1 << 20, TP: 1 << 40}), "size is"},
 		"long text":          {set("agent", strings.Repeat("a", metadata.MaxText+1)), "agent has 513 bytes"},
 		"long blob":          {set("blob", make([]byte, metadata.MaxBlob+1)), "blob has"},
-		"many regions":       {marshalLoosely(t, layout("regions", regions)), "regions; want at most"},
+		"many regions":       {layout("regions", regions), "regions; want at most"},
 		"region beyond":      {layout("regions", []metadata.Region{{Planes: 1, Blocks: 1 << 30, Length: 1 << 16, BlockStride: 1 << 12}}), "do not fit"},
 		"region wraps":       {layout("regions", []metadata.Region{{Planes: 1, Blocks: 1, Base: ^uint64(0), Length: 2}}), "no stretch of memory"},
 		"negative layer":     {layout("regions", []metadata.Region{{Layer: -1, Planes: 1, Blocks: 1, Length: 1}}), "layer is -1"},
@@ -203,21 +219,6 @@ func TestUnmarshalRefuses(t *testing.T) {
 	}
 }
 
-// marshalLoosely returns b if it is within the size bound: the test is about the number of regions.
-func marshalLoosely(t *testing.T, b []byte) []byte {
-	t.Helper()
-	if len(b) <= metadata.MaxRecordBytes {
-		return b
-	}
-	return fields(t, b, func(m map[string]any) {
-		small := make([]map[string]int, metadata.MaxRegions+1)
-		for i := range small {
-			small[i] = map[string]int{"planes": 1, "blocks": 1, "length": 1}
-		}
-		m["layout"].(map[string]any)["regions"] = small
-	})
-}
-
 func FuzzUnmarshal(f *testing.F) {
 	v := metadatatest.NewVoucher("gateway")
 	signed, err := metadatatest.Record("prefill-0", 7, 2, 1).Sign(v)
@@ -231,32 +232,26 @@ func FuzzUnmarshal(f *testing.F) {
 	f.Add(metadatatest.Marshal(f, metadatatest.SignAs(f, metadatatest.Record("prefill-0", 7, 2, 1), own)))
 	f.Add(fields(f, metadatatest.Marshal(f, byAgent), func(m map[string]any) { m["future"] = 1 }))
 	f.Add([]byte{0x80})
-	f.Add([]byte{0x81, 0xa4, 'b', 'l', 'o', 'b', 0xc6, 0xff, 0xff, 0xff, 0xff})
-	f.Add([]byte{0x81, 0xa9, 'p', 'u', 'b', 'l', 'i', 's', 'h', 'e', 'd', 0xc7, 5, 0xff, 1, 2, 3, 4, 5})
+	for _, payload := range []string{"\x80", "\x81\xa4blob\xc6\xff\xff\xff\xff", "\x81\xa9published\xc7\x05\xff\x01\x02\x03\x04\x05"} {
+		f.Add(metadata.Sealed(f, []byte(payload), "", nil, nil))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		rec, err := metadata.Unmarshal(b)
 		if err != nil {
 			return
 		}
-		if rec.Encoded != nil && !bytes.Equal(rec.Encoded, b) {
+		if rec.Payload != nil && !bytes.Contains(b, rec.Payload) {
 			t.Fatal("other bytes are kept than came")
 		}
 		plain := rec
-		plain.Encoded = nil // as this version encodes it
+		plain.Payload = nil // as this version encodes it
 		again, err := metadata.Unmarshal(metadatatest.Marshal(t, plain))
 		if err != nil {
 			t.Fatalf("what was accepted is refused after encoding: %v", err)
 		}
+		again.Payload = nil
 		if diff := cmp.Diff(plain, again); diff != "" {
 			t.Fatalf("(-first +second):\n%s", diff)
-		}
-		other := rec.WithBinding([]byte("word"))
-		if back := other.WithBinding(rec.Binding); other.Encoded != nil {
-			x, err1 := metadata.SignedPart(other.Encoded)
-			y, err2 := metadata.SignedPart(back.Encoded)
-			if err1 != nil || err2 != nil || !bytes.Equal(x, y) && len(rec.Binding) > 0 {
-				t.Fatalf("a binding changes what is signed: %v, %v", err1, err2)
-			}
 		}
 		if _, err := metadata.UnmarshalSigned(b, v); err == nil {
 			if !bytes.Contains(b, rec.Signature) || len(rec.Signature) == 0 {

@@ -8,14 +8,21 @@ import (
 // ContentLen is the length of a content in characters.
 const ContentLen = 22
 
-// ContentOf returns a digest of all that an encoded record says but for when it was published, until when it holds, and who
-// vouches for it: two records with one content differ in nothing that anybody acts on. Fields that this version does not
-// know count.
+// ContentOf returns a digest of all that an encoded record says but for when it was published and until when it holds: two records with
+// one content differ in nothing that anybody acts on. Who vouches for it does not count, fields that this version does not know do.
 func ContentOf(encoded []byte) (string, error) {
-	said := make([]byte, 0, len(encoded))
-	if _, err := eachField(encoded, func(name string, key, value []byte) {
+	e, err := unseal(encoded, MaxRecordBytes)
+	if err != nil {
+		return "", err
+	}
+	return contentOf(e.Payload)
+}
+
+func contentOf(payload []byte) (string, error) {
+	said := make([]byte, 0, len(payload))
+	if err := eachField(payload, func(name string, key, value []byte) {
 		switch name {
-		case "published", "expires", "kid", "sig", "binding":
+		case "published", "expires":
 			return
 		}
 		said = append(append(said, key...), value...)
@@ -28,11 +35,11 @@ func ContentOf(encoded []byte) (string, error) {
 
 // Content is ContentOf of a record that is not encoded; "" if it cannot be encoded.
 func (r Record) Content() string {
-	b, err := Marshal(r)
+	p, err := r.payload()
 	if err != nil {
 		return ""
 	}
-	content, err := ContentOf(b)
+	content, err := contentOf(p)
 	if err != nil {
 		return ""
 	}

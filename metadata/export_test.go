@@ -18,19 +18,32 @@ const (
 // They are functions of this package.
 var (
 	BoundKey     = boundKey
-	CheckMaps    = checkMaps
-	MapLen       = mapLen
 	NewBinding   = newBinding
-	PairsWithout = pairsWithout
 	ParseBinding = parseBinding
-	SignedPart   = signedPart
 )
 
-// WithBinding returns the record with this binding instead of its own.
-func (r Record) WithBinding(b []byte) Record { return r.withBinding(b) }
+// Sealed returns an envelope of that payload.
+func Sealed(t testing.TB, payload []byte, kid string, sig, binding []byte) []byte {
+	t.Helper()
+	b, err := msgpack.Marshal(&envelope{Payload: payload, KeyID: kid, Signature: sig, Binding: binding})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
 
-// ReplaceField replaces the value of one field and leaves all other bytes as they are.
-func ReplaceField(t *testing.T, b []byte, name string, value any) []byte {
+// ChangePayload changes the payload of an envelope and leaves who vouches for it.
+func ChangePayload(t testing.TB, b []byte, change func([]byte) []byte) []byte {
+	t.Helper()
+	e, err := unseal(b, MaxRecordBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Sealed(t, change(bytes.Clone(e.Payload)), e.KeyID, e.Signature, e.Binding)
+}
+
+// ReplaceField replaces the value of one field of an encoded map and leaves all other bytes as they are.
+func ReplaceField(t testing.TB, b []byte, name string, value any) []byte {
 	t.Helper()
 	s := scanner{b: b}
 	n, err := s.mapHead()

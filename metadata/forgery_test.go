@@ -1,7 +1,6 @@
 package metadata_test
 
 import (
-	"bytes"
 	"crypto/ed25519"
 	"errors"
 	"strings"
@@ -29,6 +28,7 @@ func TestFault43WriteAccessToRedisIsNotEnough(t *testing.T) {
 	}
 	change := func(f func(*metadata.Record)) []byte {
 		r := good
+		r.Payload = nil
 		f(&r)
 		return metadatatest.Marshal(t, r)
 	}
@@ -48,7 +48,14 @@ func TestFault43WriteAccessToRedisIsNotEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asGateway = metadata.ReplaceField(t, asGateway, "kid", "gateway")
+	_, e, err := metadata.ParseBinding(asGateway)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asGateway = metadata.Sealed(t, e.Payload, "gateway", e.Signature, nil)
+	rebound := func(field string, value any) []byte {
+		return metadata.ChangePayload(t, good.Binding, func(p []byte) []byte { return metadata.ReplaceField(t, p, field, value) })
+	}
 	theirs := metadatatest.Bound(t, v, metadatatest.Record("thief", 7, 1, 0), thief)
 	long := rec
 	long.Published, long.Expires = rec.Published.Add(-25*time.Hour), rec.Expires.Add(-25*time.Hour)
@@ -62,7 +69,7 @@ func TestFault43WriteAccessToRedisIsNotEnough(t *testing.T) {
 		"not signed":                          metadatatest.Marshal(t, evil),
 		"signed by the thief alone":           signed(evil, thief, nil),
 		"blob replaced":                       change(func(r *metadata.Record) { r.Blob = []byte("mine") }),
-		"blob replaced under a gateway's":     metadatatest.Marshal(t, func() metadata.Record { r := whole; r.Blob = []byte("mine"); return r }()),
+		"blob replaced under a gateway's":     metadatatest.Marshal(t, func() metadata.Record { r := whole; r.Blob, r.Payload = []byte("mine"), nil; return r }()),
 		"lease made longer":                   change(func(r *metadata.Record) { r.Expires = r.Expires.Add(time.Hour) }),
 		"signed anew, the agent's binding":    signed(evil, thief, good.Binding),
 		"binding of the thief's engine":       signed(evil, thief, theirs.Binding),
@@ -72,16 +79,16 @@ func TestFault43WriteAccessToRedisIsNotEnough(t *testing.T) {
 		"binding by a stranger":               signed(evil, thief, stranger),
 		"binding under the gateway's name":    signed(evil, thief, asGateway),
 		"binding that has ended":              signed(rec, own, ended),
-		"binding made longer":                 signed(rec, own, metadata.ReplaceField(t, good.Binding, "until_ms", time.Now().Add(1000*time.Hour).UnixMilli())),
-		"binding with the thief's key":        signed(evil, thief, metadata.ReplaceField(t, good.Binding, "key", []byte(metadatatest.Public(thief)))),
+		"binding made longer":                 signed(rec, own, rebound("until_ms", time.Now().Add(1000*time.Hour).UnixMilli())),
+		"binding with the thief's key":        signed(evil, thief, rebound("key", []byte(metadatatest.Public(thief)))),
 		"binding truncated":                   signed(rec, own, good.Binding[:len(good.Binding)-1]),
-		"binding too large":                   fields(t, metadatatest.Marshal(t, good), func(m map[string]any) { m["binding"] = make([]byte, metadata.MaxBinding+1) }),
+		"binding too large":                   metadata.Sealed(t, good.Payload, good.KeyID, good.Signature, make([]byte, metadata.MaxBinding+1)),
 		"binding taken away":                  signed(rec, own, nil),
 		"gateway's signature for the agent's": change(func(r *metadata.Record) { r.Signature = whole.Signature }),
 		"gateway's signature and binding":     metadatatest.Marshal(t, func() metadata.Record { r := whole; r.Binding = good.Binding; return r }()),
 		"signature of the binding": change(func(r *metadata.Record) {
-			b, _, _ := metadata.ParseBinding(r.Binding)
-			r.KeyID, r.Signature, r.Binding = b.KeyID, b.Signature, nil
+			_, e, _ := metadata.ParseBinding(r.Binding)
+			r.KeyID, r.Signature, r.Binding = e.KeyID, e.Signature, nil
 		}),
 		"key id changed":              change(func(r *metadata.Record) { r.KeyID = "gateway" }),
 		"no signature":                change(func(r *metadata.Record) { r.Signature = nil }),
@@ -91,10 +98,11 @@ func TestFault43WriteAccessToRedisIsNotEnough(t *testing.T) {
 		"record of the day before":    metadatatest.Marshal(t, longSigned),
 		"truncated":                   metadatatest.Marshal(t, good)[:100],
 		"too large":                   make([]byte, metadata.MaxRecordBytes+1),
-		"doubled field": func() []byte {
-			p, n, _ := metadata.PairsWithout(metadatatest.Marshal(t, good), "")
-			return bytes.Join([][]byte{metadata.MapLen(n + 1), p, []byte("\xa3kid\xa0")}, nil)
-		}(),
+		"doubled field": metadata.ChangePayload(t, metadatatest.Marshal(t, good), func(p []byte) []byte {
+			return append(append([]byte{p[0], p[1], p[2] + 1}, p[3:]...), "\xa4blob\xc0"...) // p is a map of two bytes of length
+		}),
+		"binding as payload": metadata.Sealed(t, e.Payload, good.KeyID, good.Signature, good.Binding),
+		"payload of another": metadata.Sealed(t, theirs.Payload, good.KeyID, good.Signature, good.Binding),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := metadatatest.RedisAt(t, server, v, strings.ReplaceAll(name, " ", "-"))

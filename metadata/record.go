@@ -98,15 +98,13 @@ type Record struct {
 	Published time.Time `msgpack:"published" json:"published_at"`
 	Expires   time.Time `msgpack:"expires" json:"expires_at"`
 
-	KeyID     string `msgpack:"kid" json:"kid"` // which key made Signature
-	Signature []byte `msgpack:"sig" json:"signature"`
-
+	// What vouches for the record. It is not part of what is signed.
+	KeyID     string `msgpack:"-" json:"kid"` // which key made Signature
+	Signature []byte `msgpack:"-" json:"signature"`
 	// Binding is a gateway's signed word that the key of KeyID may vouch for this rank. Empty: Signature is a gateway's.
-	Binding []byte `msgpack:"binding,omitempty" json:"binding,omitempty"`
-
-	// Encoded is the record as its signer encoded it, if this version would encode it in other bytes; else nil. Marshal returns it.
-	// Code that changes a field must clear it, else Marshal refuses.
-	Encoded []byte `msgpack:"-" json:"-"`
+	Binding []byte `msgpack:"-" json:"binding,omitempty"`
+	// Payload is the record as it was signed; nil if it was not. Code that changes a field must clear it, else Marshal refuses.
+	Payload []byte `msgpack:"-" json:"-"`
 }
 
 // CheckAgent returns nil if the agent's name is one of this rank's of this run of its engine: "engine@generation/rank",

@@ -49,7 +49,7 @@ func TestEngineSignsItsRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recs[0].Published, recs[0].KeyID, recs[0].Signature = recs[0].Published.Add(time.Second), "", nil
+	recs[0].Published, recs[0].KeyID, recs[0].Signature, recs[0].Payload = recs[0].Published.Add(time.Second), "", nil, nil
 	if err := thief.Put(t.Context(), recs[0]); err == nil || !strings.Contains(err.Error(), "403") {
 		t.Errorf("a stolen token wrote: %v; want 403", err)
 	}

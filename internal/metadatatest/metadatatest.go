@@ -288,7 +288,7 @@ func Held(t *testing.T, s metadata.Store, engine string, want ...metadata.Record
 		t.Fatal(err)
 	}
 	for i := range got {
-		got[i].KeyID, got[i].Signature = "", nil
+		got[i].KeyID, got[i].Signature, got[i].Payload = "", nil, nil
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("engine %s (-want +got):\n%s", engine, diff)

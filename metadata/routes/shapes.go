@@ -95,7 +95,7 @@ func (s *shapes) findLocked(recs []metadata.Record) *shape {
 	found := &shape{recs: slices.Clone(recs), whole: err == nil}
 	for i := range found.recs {
 		light := &found.recs[i]
-		light.Blob, light.Key, light.Signature, light.Binding, light.Encoded = nil, nil, nil, nil, nil
+		light.Blob, light.Key, light.Signature, light.Binding, light.Payload = nil, nil, nil, nil, nil
 	}
 	if len(s.known[key]) >= maxAlike {
 		s.known[key] = nil

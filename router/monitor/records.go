@@ -80,7 +80,7 @@ func dated(e *fleet.Engine, recs []metadata.Record, run metadata.Incarnation, no
 			published = rec.Published.Add(1)
 		}
 		rec.Published, rec.Expires = published, published.Add(lease)
-		rec.KeyID, rec.Signature = "", nil
+		rec.KeyID, rec.Signature, rec.Payload = "", nil, nil
 		out[i] = rec
 	}
 	return out
