@@ -2,7 +2,7 @@ package auth
 
 import (
 	"errors"
-	"fmt"
+	"pdrouter/internal/field"
 	"slices"
 	"time"
 )
@@ -58,7 +58,7 @@ func (l Limits) Validate() error {
 		n   int
 	}{{"requests_per_minute", l.Requests}, {"tokens_per_minute", l.Tokens}, {"concurrent", l.Concurrent}} {
 		if at.n < 0 {
-			errs = append(errs, fmt.Errorf("%s is %d; want 0 or more", at.key, at.n))
+			errs = append(errs, field.Errorf(at.key, "is %d; want 0 or more", at.n))
 		}
 	}
 	return errors.Join(errs...)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/auth/keys"
+	"pdrouter/internal/field"
 )
 
 // Profile is the rules for the tokens of one issuer. A token is checked by the profile of its issuer alone.
@@ -64,36 +65,34 @@ func (p Profile) withDefaults() Profile {
 // durations mean the default; an empty issuer would check nothing and is refused.
 func (p Profile) Validate(audience string) error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	bad := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }
 	if p.Issuer == "" {
-		bad("issuer is empty")
+		bad("issuer", "is empty")
 	}
 	if strings.Contains(p.Issuer, "|") {
-		bad("issuer is %q; want none with a |, which ends it in the names of tenants", p.Issuer)
+		bad("issuer", "is %q; want none with a |, which ends it in the names of tenants", p.Issuer)
 	}
 	if p.Leeway < 0 || p.Leeway > 5*time.Minute {
-		bad("leeway is %v; want 0 to 5m", p.Leeway)
+		bad("leeway", "is %v; want 0 to 5m", p.Leeway)
 	}
 	if p.MaxLifetime < 0 {
-		bad("max_lifetime is %v; want more than 0", p.MaxLifetime)
+		bad("max_lifetime", "is %v; want more than 0", p.MaxLifetime)
 	}
 	for _, alg := range p.Algorithms {
 		if alg != keys.EdDSA && alg != keys.ES256 && alg != keys.RS256 {
-			bad("algorithms has %q; want EdDSA, ES256 or RS256", alg)
+			bad("algorithms", "has %q; want EdDSA, ES256 or RS256", alg)
 		}
 	}
 	if p.foreign() && len(p.Subjects) == 0 {
-		bad("subjects is empty; want what the subjects of this issuer may do")
+		bad("subjects", "is empty; want what the subjects of this issuer may do")
 	}
 	if !p.foreign() && len(p.Subjects) > 0 {
-		bad("subjects is for issuers of another kind; our own tokens say what they permit")
+		bad("subjects", "is for issuers of another kind; our own tokens say what they permit")
 	}
 	for i, s := range p.Subjects {
-		if err := s.validate(audience); err != nil {
-			errs = append(errs, within(fmt.Sprintf("subjects[%d]", i), err)...)
-		}
+		errs = append(errs, field.Under(fmt.Sprintf("subjects[%d]", i), s.validate(audience)))
 		if !strings.HasPrefix(s.Subject, p.SubjectPrefix) {
-			bad("subjects[%d].subject is %q; want it to begin with %s", i, s.Subject, p.SubjectPrefix)
+			bad(fmt.Sprintf("subjects[%d].subject", i), "is %q; want it to begin with %s", s.Subject, p.SubjectPrefix)
 		}
 	}
 	return errors.Join(errs...)
@@ -101,18 +100,6 @@ func (p Profile) Validate(audience string) error {
 
 // foreign reports whether the issuer's tokens say only who their bearer is.
 func (p Profile) foreign() bool { return len(p.Types) > 0 }
-
-// within puts a key before each of joined errors.
-func within(key string, err error) []error {
-	all := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		all = joined.Unwrap()
-	}
-	for i := range all {
-		all[i] = fmt.Errorf("%s.%w", key, all[i])
-	}
-	return all
-}
 
 // issuer is a profile made ready for checking.
 type issuer struct {

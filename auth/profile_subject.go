@@ -3,6 +3,7 @@ package auth
 import (
 	"errors"
 	"fmt"
+	"pdrouter/internal/field"
 	"regexp"
 	"slices"
 	"strings"
@@ -54,7 +55,7 @@ func placeholder(s string) (string, bool) {
 
 func (s SubjectRule) compile() (rule, error) {
 	if s.Subject == "" {
-		return rule{}, errors.New("subject is empty; want a pattern")
+		return rule{}, field.Errorf("subject", "is empty; want a pattern")
 	}
 	r := rule{SubjectRule: s, parts: segments(s.Subject)}
 	seen := map[string]bool{}
@@ -63,12 +64,12 @@ func (s SubjectRule) compile() (rule, error) {
 		n, ok := placeholder(part)
 		switch {
 		case !ok && strings.ContainsAny(part, "{}"), ok && !name.MatchString(n):
-			return rule{}, fmt.Errorf("subject has %q; want {name}, in small letters, to be all that stands between two of '/' and ':'", part)
+			return rule{}, field.Errorf("subject", "has %q; want {name}, in small letters, to be all that stands between two of '/' and ':'", part)
 		case !ok:
 		case n == podName:
-			return rule{}, fmt.Errorf("subject has {%s}, which is the pod of a Kubernetes token; want another name", podName)
+			return rule{}, field.Errorf("subject", "has {%s}, which is the pod of a Kubernetes token; want another name", podName)
 		case seen[n]:
-			return rule{}, fmt.Errorf("subject has {%s} twice", n)
+			return rule{}, field.Errorf("subject", "has {%s} twice", n)
 		default:
 			seen[n] = true
 		}
@@ -76,10 +77,10 @@ func (s SubjectRule) compile() (rule, error) {
 	for _, at := range []struct{ key, value string }{{"engine", s.Engine}, {"tenant", s.Tenant}} {
 		n, ok := placeholder(at.value)
 		if !ok && strings.ContainsAny(at.value, "{}") {
-			return rule{}, fmt.Errorf("%s is %q; want fixed text or one {name}", at.key, at.value)
+			return rule{}, field.Errorf(at.key, "is %q; want fixed text or one {name}", at.value)
 		}
 		if ok && n != podName && !seen[n] {
-			return rule{}, fmt.Errorf("%s is %q, which subject does not have", at.key, at.value)
+			return rule{}, field.Errorf(at.key, "is %q, which subject does not have", at.value)
 		}
 	}
 	return r, nil
@@ -88,55 +89,52 @@ func (s SubjectRule) compile() (rule, error) {
 // validate reports every mistake of a rule for tokens of this audience, joined.
 func (s SubjectRule) validate(audience string) error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	bad := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }
 	if _, err := s.compile(); err != nil {
 		errs = append(errs, err)
 	}
 	if audience != MetadataAudience {
 		if s.Engine != "" {
-			bad("engine is %q; want none: these tokens are no agents'", s.Engine)
+			bad("engine", "is %q; want none: these tokens are no agents'", s.Engine)
 		}
 		if s.Role != "" {
-			bad("role is %q; want none: these tokens are no agents'", s.Role)
+			bad("role", "is %q; want none: these tokens are no agents'", s.Role)
 		}
 	}
 	if audience != ClientAudience {
 		if len(s.Models) > 0 {
-			bad("models is for clients only; want none")
+			bad("models", "is for clients only; want none")
 		}
 		if s.Tenant != "" {
-			bad("tenant is for clients only; want none")
+			bad("tenant", "is for clients only; want none")
 		}
 		if s.Limits != (Limits{}) {
-			bad("limits is for clients only; want none")
+			bad("limits", "is for clients only; want none")
 		}
 	}
 	switch s.Role {
 	case "", "prefill", "decode", "both":
 	default:
-		bad("role is %q; want prefill, decode or both", s.Role)
+		bad("role", "is %q; want prefill, decode or both", s.Role)
 	}
 	if s.Models != nil && len(s.Models) == 0 {
-		bad("models is empty; want models, or nothing of the kind for all")
+		bad("models", "is empty; want models, or nothing of the kind for all")
 	}
 	if slices.Contains(s.Models, "") {
-		bad("models has an empty name")
+		bad("models", "has an empty name")
 	}
 	known := scopesOf(audience)
 	if known != nil && len(s.Scopes) == 0 {
-		bad("scopes is empty; want some of %s", strings.Join(known, ", "))
+		bad("scopes", "is empty; want some of %s", strings.Join(known, ", "))
 	}
 	for _, scope := range s.Scopes {
 		if known != nil && !slices.Contains(known, scope) {
-			bad("scopes has %q; want some of %s", scope, strings.Join(known, ", "))
+			bad("scopes", "has %q; want some of %s", scope, strings.Join(known, ", "))
 		} else if scope == "" || strings.ContainsAny(scope, " \"\\") {
-			bad("scopes has %q; want single words", scope)
+			bad("scopes", "has %q; want single words", scope)
 		}
 	}
-	if err := s.Limits.Validate(); err != nil {
-		errs = append(errs, within("limits", err)...)
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, field.Under("limits", s.Limits.Validate()))...)
 }
 
 // scopesOf returns the scopes that mean something to an audience; nil if any might.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/auth/keys"
+	"pdrouter/internal/field"
 )
 
 // VerifierConfig says which tokens are accepted.
@@ -38,22 +39,22 @@ func (c VerifierConfig) withDefaults() VerifierConfig {
 func (c VerifierConfig) Validate() error {
 	var errs []error
 	if c.Issuer == "" {
-		errs = append(errs, errors.New("issuer is empty"))
+		errs = append(errs, field.Errorf("issuer", "is empty"))
 	}
 	if strings.Contains(c.Issuer, "|") {
-		errs = append(errs, fmt.Errorf("issuer is %q; want none with a |, which ends it in the names of tenants", c.Issuer))
+		errs = append(errs, field.Errorf("issuer", "is %q; want none with a |, which ends it in the names of tenants", c.Issuer))
 	}
 	if typeOf(c.Audience) == "" {
-		errs = append(errs, fmt.Errorf("audience is %q; want %s, %s or %s", c.Audience, ClientAudience, MetadataAudience, AdminAudience))
+		errs = append(errs, field.Errorf("audience", "is %q; want %s, %s or %s", c.Audience, ClientAudience, MetadataAudience, AdminAudience))
 	}
 	if c.Leeway < 0 || c.Leeway > 5*time.Minute {
-		errs = append(errs, fmt.Errorf("leeway is %v; want 0 to 5m", c.Leeway))
+		errs = append(errs, field.Errorf("leeway", "is %v; want 0 to 5m", c.Leeway))
 	}
 	if c.MaxLifetime < 0 {
-		errs = append(errs, fmt.Errorf("max_lifetime is %v; want more than 0", c.MaxLifetime))
+		errs = append(errs, field.Errorf("max_lifetime", "is %v; want more than 0", c.MaxLifetime))
 	}
 	if c.Cached < 0 {
-		errs = append(errs, fmt.Errorf("cached is %d; want more than 0", c.Cached))
+		errs = append(errs, field.Errorf("cached", "is %d; want more than 0", c.Cached))
 	}
 	return errors.Join(errs...)
 }

@@ -2,7 +2,7 @@ package kvplane
 
 import (
 	"errors"
-	"fmt"
+	"pdrouter/internal/field"
 	"time"
 )
 
@@ -32,10 +32,10 @@ func (p Patience) WithDefaults() Patience {
 func (p Patience) Validate() error {
 	var errs []error
 	if p.Share < 0 || p.Share > 1 {
-		errs = append(errs, fmt.Errorf("quarantine.share is %v; want 0 to 1", p.Share))
+		errs = append(errs, field.Errorf("quarantine.share", "is %v; want 0 to 1", p.Share))
 	}
 	if p.Grace < 0 || p.Age < 0 {
-		errs = append(errs, fmt.Errorf("quarantine.grace is %v and age %v; want 0 or more", p.Grace, p.Age))
+		errs = append(errs, field.Errorf("quarantine.grace", "is %v and age %v; want 0 or more", p.Grace, p.Age))
 	}
 	return errors.Join(errs...)
 }

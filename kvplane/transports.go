@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 
+	"pdrouter/internal/field"
 	"pdrouter/kvplane/nixl"
 )
 
@@ -20,20 +21,19 @@ type TransportConfig struct {
 	Streams   int    `yaml:"streams"`   // tcp: connections to each peer, 1 to MaxStreams
 }
 
-// Validate reports every mistake at once. key tells by what name people know a field, of which it is given the one in
-// YAML.
-func (c TransportConfig) Validate(key func(field string) string) error {
+// Validate reports every mistake at once, each by its key.
+func (c TransportConfig) Validate() error {
 	var errs []error
-	want := func(ok bool, field, format string, args ...any) {
+	want := func(ok bool, path, format string, args ...any) {
 		if !ok {
-			errs = append(errs, errors.New(key(field)+fmt.Sprintf(format, args...)))
+			errs = append(errs, field.Errorf(path, format, args...))
 		}
 	}
-	want(c.Name == "auto" || c.Name == "tcp" || c.Name == "nixl", "name", " is %.40q; want auto, tcp or nixl", c.Name)
-	want(c.Path == "auto" || c.Path == pathMemory || c.Path == pathSocket, "path", " is %.40q; want auto, memory or socket", c.Path)
-	want(c.Streams >= 1 && c.Streams <= MaxStreams, "streams", " is %d; want 1 to %d", c.Streams, MaxStreams)
+	want(c.Name == "auto" || c.Name == "tcp" || c.Name == "nixl", "name", "is %.40q; want auto, tcp or nixl", c.Name)
+	want(c.Path == "auto" || c.Path == pathMemory || c.Path == pathSocket, "path", "is %.40q; want auto, memory or socket", c.Path)
+	want(c.Streams >= 1 && c.Streams <= MaxStreams, "streams", "is %d; want 1 to %d", c.Streams, MaxStreams)
 	_, _, err := net.SplitHostPort(c.Listen)
-	want(err == nil, "listen", " is %.200q; want host:port", c.Listen)
+	want(err == nil, "listen", "is %.200q; want host:port", c.Listen)
 	return errors.Join(errs...)
 }
 

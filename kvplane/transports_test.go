@@ -16,16 +16,16 @@ func TestTransportConfig(t *testing.T) {
 	}{
 		{func(*TransportConfig) {}, ""},
 		{func(c *TransportConfig) { c.Name, c.Path, c.Streams = "tcp", "socket", MaxStreams }, ""},
-		{func(c *TransportConfig) { c.Name = "rdma" }, `the name is "rdma"; want auto, tcp or nixl`},
-		{func(c *TransportConfig) { c.Path = "air" }, `the path is "air"; want auto, memory or socket`},
-		{func(c *TransportConfig) { c.Streams = 0 }, "the streams is 0; want 1 to 16"},
-		{func(c *TransportConfig) { c.Streams = MaxStreams + 1 }, "the streams is 17; want 1 to 16"},
-		{func(c *TransportConfig) { c.Listen = "here" }, `the listen is "here"; want host:port`},
-		{func(c *TransportConfig) { c.Listen, c.Name = "", "" }, "the name is \"\"; want auto, tcp or nixl\nthe listen is \"\"; want host:port"},
+		{func(c *TransportConfig) { c.Name = "rdma" }, `name is "rdma"; want auto, tcp or nixl`},
+		{func(c *TransportConfig) { c.Path = "air" }, `path is "air"; want auto, memory or socket`},
+		{func(c *TransportConfig) { c.Streams = 0 }, "streams is 0; want 1 to 16"},
+		{func(c *TransportConfig) { c.Streams = MaxStreams + 1 }, "streams is 17; want 1 to 16"},
+		{func(c *TransportConfig) { c.Listen = "here" }, `listen is "here"; want host:port`},
+		{func(c *TransportConfig) { c.Listen, c.Name = "", "" }, "name is \"\"; want auto, tcp or nixl\nlisten is \"\"; want host:port"},
 	} {
 		x, got := good, ""
 		c.change(&x)
-		if err := x.Validate(func(field string) string { return "the " + field }); err != nil {
+		if err := x.Validate(); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {

@@ -3,6 +3,7 @@ package policies
 import (
 	"errors"
 	"fmt"
+	"pdrouter/internal/field"
 	"strings"
 )
 
@@ -119,15 +120,15 @@ func (c Config) Validate() error {
 	for i, r := range c.Rules {
 		at := fmt.Sprintf("rules[%d]", i)
 		if first, taken := names[r.Name]; taken && r.Name != "" {
-			errs = append(errs, fmt.Errorf("%s.name is %q; want a name that rules[%d] does not have", at, r.Name, first))
+			errs = append(errs, field.Errorf(at+".name", "is %q; want a name that rules[%d] does not have", r.Name, first))
 		} else {
 			names[r.Name] = i
 		}
 		switch r.Name {
 		case "":
-			errs = append(errs, fmt.Errorf("%s.name is missing; want a name for messages", at))
+			errs = append(errs, field.Errorf(at+".name", "is missing; want a name for messages"))
 		case defaultName:
-			errs = append(errs, fmt.Errorf("%s.name is %q; want another, the default rule has it", at, r.Name))
+			errs = append(errs, field.Errorf(at+".name", "is %q; want another, the default rule has it", r.Name))
 		}
 		errs = append(errs, c.validateModels(i), r.validate(at))
 	}
@@ -139,16 +140,16 @@ func (c Config) validateModels(i int) error {
 	var errs []error
 	at := fmt.Sprintf("rules[%d].models", i)
 	if len(c.Rules[i].Models) == 0 {
-		errs = append(errs, fmt.Errorf("%s is empty; want at least one model, or move the rule to default", at))
+		errs = append(errs, field.Errorf(at, "is empty; want at least one model, or move the rule to default"))
 	}
 	for j, m := range c.Rules[i].Models {
 		if m == "" || strings.Contains(strings.TrimSuffix(m, "*"), "*") {
-			errs = append(errs, fmt.Errorf("%s[%d] is %q; want a model's name, * only as its last character", at, j, m))
+			errs = append(errs, field.Errorf(fmt.Sprintf("%s[%d]", at, j), "is %q; want a model's name, * only as its last character", m))
 			continue
 		}
 		for k, earlier := range c.Rules[:i] {
 			if covers(earlier.Models, m) {
-				errs = append(errs, fmt.Errorf("%s[%d] is %q; rules[%d] takes it already and the first match wins", at, j, m, k))
+				errs = append(errs, field.Errorf(fmt.Sprintf("%s[%d]", at, j), "is %q; rules[%d] takes it already and the first match wins", m, k))
 				break
 			}
 		}
@@ -170,17 +171,17 @@ func covers(patterns []string, m string) bool {
 func (c Choosing) validate(at string) error {
 	var errs []error
 	if n := c.Split.MinPromptTokens; n != nil && *n < 0 {
-		errs = append(errs, fmt.Errorf("%s.split.min_prompt_tokens is %d; want 0 or more", at, *n))
+		errs = append(errs, field.Errorf(at+".split.min_prompt_tokens", "is %d; want 0 or more", *n))
 	}
 	if w := c.Split.OnNoPrefill; w != "" && w != aggregate && w != reject {
-		errs = append(errs, fmt.Errorf("%s.split.on_no_prefill is %q; want %s or %s", at, w, aggregate, reject))
+		errs = append(errs, field.Errorf(at+".split.on_no_prefill", "is %q; want %s or %s", w, aggregate, reject))
 	}
 	if a := c.AfterFailure; a != "" && a != Cut && a != Continue && a != ContinueAlways {
-		errs = append(errs, fmt.Errorf("%s.after_failure is %q; want %s, %s or %s", at, a, Cut, Continue, ContinueAlways))
+		errs = append(errs, field.Errorf(at+".after_failure", "is %q; want %s, %s or %s", a, Cut, Continue, ContinueAlways))
 	}
 	for _, r := range []struct{ key, policy string }{{"prefill", c.Prefill.Policy}, {"decode", c.Decode.Policy}} {
 		if _, ok := parsePicker(r.policy); !ok && r.policy != "" {
-			errs = append(errs, fmt.Errorf("%s.%s.policy is %q; want %s", at, r.key, r.policy, pickerNames))
+			errs = append(errs, field.Errorf(at+"."+r.key+".policy", "is %q; want %s", r.policy, pickerNames))
 		}
 	}
 	return errors.Join(errs...)

@@ -12,7 +12,7 @@ import (
 func Parse(name string, b []byte) (*Policy, error) {
 	var cfg Config
 	f := yamlfile.Decode(name, b, &cfg)
-	f.Check("", cfg.Validate())
+	f.Check(cfg.Validate())
 	if err := f.Err(); err != nil {
 		return nil, err
 	}

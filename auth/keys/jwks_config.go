@@ -2,10 +2,10 @@ package keys
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"pdrouter/internal/field"
 	"strings"
 	"time"
 )
@@ -57,51 +57,51 @@ func (c JWKSConfig) WithDefaults() JWKSConfig {
 func (c JWKSConfig) Validate() error {
 	c = c.WithDefaults()
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	bad := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }
 	if err := c.validateURL(); err != nil {
 		errs = append(errs, err)
 	}
 	if c.Refresh < time.Second || c.Refresh > 24*time.Hour {
-		bad("refresh is %v; want 1s to 24h", c.Refresh)
+		bad("refresh", "is %v; want 1s to 24h", c.Refresh)
 	}
 	if c.MinInterval < time.Second || c.MinInterval > c.Refresh {
-		bad("min_interval is %v; want 1s to refresh, %v", c.MinInterval, c.Refresh)
+		bad("min_interval", "is %v; want 1s to refresh, %v", c.MinInterval, c.Refresh)
 	}
 	if c.MaxStale <= c.Refresh || c.MaxStale > 7*24*time.Hour {
-		bad("max_stale is %v; want more than refresh, %v, and at most 168h", c.MaxStale, c.Refresh)
+		bad("max_stale", "is %v; want more than refresh, %v, and at most 168h", c.MaxStale, c.Refresh)
 	}
 	if c.Timeout < 0 || c.Timeout > time.Minute {
-		bad("timeout is %v; want more than 0 and at most 1m", c.Timeout)
+		bad("timeout", "is %v; want more than 0 and at most 1m", c.Timeout)
 	}
 	return errors.Join(errs...)
 }
 
 func (c JWKSConfig) validateURL() error {
 	if c.URL == "" {
-		return errors.New("url is missing; want https://…, or the path of a file")
+		return field.Errorf("url", "is missing; want https://…, or the path of a file")
 	}
 	if c.file() {
 		if c.CAFile != "" || c.TokenFile != "" {
-			return errors.New("ca_file and token_file are of no use with a key set in a file")
+			return field.Errorf("ca_file", "and token_file are of no use with a key set in a file")
 		}
 		return nil
 	}
 	u, err := url.Parse(c.URL)
 	if err != nil {
-		return errors.New("url cannot be read as one") // the error would quote it, and what may be a password in it
+		return field.Errorf("url", "cannot be read as one") // the error would quote it, and what may be a password in it
 	}
 	switch {
 	case u.User != nil:
-		return errors.New("url has a user or password in it; want a token_file")
+		return field.Errorf("url", "has a user or password in it; want a token_file")
 	case u.Hostname() == "" || u.Fragment != "":
-		return fmt.Errorf("url is %s; want a host and no fragment", c.shown())
+		return field.Errorf("url", "is %s; want a host and no fragment", c.shown())
 	case u.Scheme == "https":
 		return nil
 	case u.Scheme != "http":
-		return fmt.Errorf("url has the scheme %s; want https", u.Scheme)
+		return field.Errorf("url", "has the scheme %s; want https", u.Scheme)
 	}
 	if ip, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return fmt.Errorf("url is %s; want https, or http on a loopback address: who can change the answer can sign tokens", c.shown())
+		return field.Errorf("url", "is %s; want https, or http on a loopback address: who can change the answer can sign tokens", c.shown())
 	}
 	return nil
 }

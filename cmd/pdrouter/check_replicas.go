@@ -1,11 +1,14 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"pdrouter/internal/field"
+)
 
 // validateReplicas checks the number of gateways.
 func (c fileConfig) validateReplicas() error {
 	if c.Replicas < 0 {
-		return fmt.Errorf("replicas is %d; want 1 or more", c.Replicas)
+		return field.Errorf("replicas", "is %d; want 1 or more", c.Replicas)
 	}
 	return nil
 }

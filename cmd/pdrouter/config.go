@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"pdrouter/internal/field"
 	"pdrouter/internal/yamlfile"
 	"pdrouter/policies"
 	"pdrouter/router/config"
@@ -99,14 +100,14 @@ func parseConfig(path string, b []byte) (*loaded, error) {
 		f.CheckZeros(section)
 	}
 	c = c.withDefaults()
-	f.Check("", c.Validate())
+	f.Check(c.Validate())
 	c.resolve(filepath.Dir(path))
 	l := &loaded{fileConfig: c, path: path, sum: sha256.Sum256(b)}
 	l.digest = hex.EncodeToString(l.sum[:6])
 	var policyErr error
 	if c.Policy.File != "" {
 		if l.policy, policyErr = policies.Load(c.Policy.File); policyErr != nil && errors.Is(policyErr, os.ErrNotExist) {
-			f.Check("", fmt.Errorf("policy.file is %q; want a file that exists", c.Policy.File))
+			f.Check(field.Errorf("policy.file", "is %q; want a file that exists", c.Policy.File))
 			policyErr = nil
 		}
 	} else if c.Policy.Validate() == nil { // its mistakes are among those of c
@@ -161,16 +162,16 @@ func (c fileConfig) validateAgents() error {
 	if c.Listen.Agents == "" {
 		for i, m := range c.Models {
 			if m.Publishes() {
-				errs = append(errs, fmt.Errorf("models[%d].connector is kvplane, whose engines publish their records to the gateway; want listen.agents to be set", i))
+				errs = append(errs, field.Errorf(fmt.Sprintf("models[%d].connector", i), "is kvplane, whose engines publish their records to the gateway; want listen.agents to be set"))
 			}
 		}
 		return errors.Join(errs...)
 	}
 	if len(c.Auth.Records.Trusted) > 0 && c.Auth.Records.KeyFile == "" {
-		errs = append(errs, fmt.Errorf("auth.records.key_file is missing; want this gateway's private key, because it takes in records (listen.agents) and auth.records.trusted wants them signed"))
+		errs = append(errs, field.Errorf("auth.records.key_file", "is missing; want this gateway's private key, because it takes in records (listen.agents) and auth.records.trusted wants them signed"))
 	}
 	if !c.Auth.Agents.on() {
-		errs = append(errs, fmt.Errorf("auth.agents.keys is missing; want the public keys of the agents' tokens, because listen.agents is set"))
+		errs = append(errs, field.Errorf("auth.agents.keys", "is missing; want the public keys of the agents' tokens, because listen.agents is set"))
 	}
 	return errors.Join(errs...)
 }
@@ -188,18 +189,18 @@ func (l listenConfig) validate() error {
 		n, numErr := strconv.Atoi(port)
 		switch {
 		case err != nil || numErr != nil || n < 0 || n > 65535:
-			errs = append(errs, fmt.Errorf("listen.%s is %q; want host:port, such as 127.0.0.1:8080", at.key, at.address))
+			errs = append(errs, field.Errorf("listen."+at.key, "is %q; want host:port, such as 127.0.0.1:8080", at.address))
 			continue
 		}
 		for _, other := range seen {
 			if n != 0 && other.port == port && (other.host == host || wildcard(other.host) || wildcard(host)) {
-				errs = append(errs, fmt.Errorf("listen.%s is %q, which listen.%s takes; want an address of its own", at.key, at.address, other.key))
+				errs = append(errs, field.Errorf("listen."+at.key, "is %q, which listen.%s takes; want an address of its own", at.address, other.key))
 				break
 			}
 		}
 		seen = append(seen, place{at.key, host, port})
 		if at.key == "agents" && !loopback(host) && !l.AgentsTLS.on() {
-			errs = append(errs, fmt.Errorf("listen.agents is %q, which others can reach, without TLS; want listen.agents_tls with cert_file and key_file, or a loopback address", at.address))
+			errs = append(errs, field.Errorf("listen.agents", "is %q, which others can reach, without TLS; want listen.agents_tls with cert_file and key_file, or a loopback address", at.address))
 		}
 	}
 	for _, s := range l.secured() {
@@ -207,13 +208,13 @@ func (l listenConfig) validate() error {
 			continue
 		}
 		if s.files.CertFile == "" {
-			errs = append(errs, fmt.Errorf("listen.%s_tls.cert_file is missing; want a PEM file", s.key))
+			errs = append(errs, field.Errorf("listen."+s.key+"_tls.cert_file", "is missing; want a PEM file"))
 		}
 		if s.files.KeyFile == "" {
-			errs = append(errs, fmt.Errorf("listen.%s_tls.key_file is missing; want a PEM file", s.key))
+			errs = append(errs, field.Errorf("listen."+s.key+"_tls.key_file", "is missing; want a PEM file"))
 		}
 		if s.address == "" {
-			errs = append(errs, fmt.Errorf("listen.%s_tls is set without listen.%s; want both or neither", s.key, s.key))
+			errs = append(errs, field.Errorf("listen."+s.key+"_tls", "is set without listen.%s; want both or neither", s.key))
 		}
 	}
 	return errors.Join(errs...)
@@ -283,39 +284,18 @@ func open(address string) bool {
 
 func (p policyConfig) validate() error {
 	if p.File != "" && (len(p.Rules) > 0 || p.Default != policies.Choosing{}) {
-		return errors.New("policy.file is set beside rules; want one of them")
+		return field.Errorf("policy.file", "is set beside rules; want one of them")
 	}
-	return under("policy", p.Validate())
-}
-
-// under puts the key of a section before each message of its own Validate.
-func under(section string, err error) error {
-	return eachMistake(err, func(one error) error { return fmt.Errorf("%s.%w", section, one) })
-}
-
-// eachMistake returns err with every mistake that it joins replaced by what change makes of it.
-func eachMistake(err error, change func(error) error) error {
-	if err == nil {
-		return nil
-	}
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return change(err)
-	}
-	var errs []error
-	for _, one := range joined.Unwrap() {
-		errs = append(errs, eachMistake(one, change))
-	}
-	return errors.Join(errs...)
+	return field.Under("policy", p.Validate())
 }
 
 func (l logConfig) validate() error {
 	var errs []error
 	if _, err := l.level(); err != nil {
-		errs = append(errs, fmt.Errorf("log.level is %q; want debug, info, warn or error", l.Level))
+		errs = append(errs, field.Errorf("log.level", "is %q; want debug, info, warn or error", l.Level))
 	}
 	if l.Format != "json" && l.Format != "text" {
-		errs = append(errs, fmt.Errorf("log.format is %q; want json or text", l.Format))
+		errs = append(errs, field.Errorf("log.format", "is %q; want json or text", l.Format))
 	}
 	return errors.Join(errs...)
 }
@@ -331,5 +311,5 @@ func (l logConfig) level() (slog.Level, error) {
 	case "error":
 		return slog.LevelError, nil
 	}
-	return 0, errors.New("no such level")
+	return 0, field.Errorf("no", "such level")
 }

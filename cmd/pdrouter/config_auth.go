@@ -2,13 +2,13 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
+	"pdrouter/internal/field"
 )
 
 // authConfig says who may call. Every secret is in a file of its own, which is named here.
@@ -71,7 +71,7 @@ func (a authConfig) validate() error {
 		a.Admins.validate("auth.admins", auth.AdminAudience),
 	}
 	if a.Records.KeyFile != "" && len(a.Records.Trusted) == 0 {
-		errs = append(errs, errors.New("auth.records.trusted is missing; want the public keys of all gateways, this one's included"))
+		errs = append(errs, field.Errorf("auth.records.trusted", "is missing; want the public keys of all gateways, this one's included"))
 	}
 	errs = append(errs, notEmpty("auth.records.trusted", a.Records.Trusted))
 	return errors.Join(errs...)
@@ -80,9 +80,9 @@ func (a authConfig) validate() error {
 func (t tokenAuth) validate(key, audience string) error {
 	var errs []error
 	if len(t.Keys) > 0 {
-		errs = append(errs, under(key, t.verifierConfig(audience).Validate()))
+		errs = append(errs, field.Under(key, t.verifierConfig(audience).Validate()))
 	} else if t.Issuer != "" {
-		errs = append(errs, fmt.Errorf("%s.keys is missing; want the public keys of %s", key, t.Issuer))
+		errs = append(errs, field.Errorf(key+".keys", "is missing; want the public keys of %s", t.Issuer))
 	}
 	errs = append(errs, notEmpty(key+".keys", t.Keys), notEmpty(key+".issuers", t.Issuers))
 	return errors.Join(append(errs, t.validateIssuers(key+".issuers", audience))...)
@@ -92,7 +92,7 @@ func (t tokenAuth) validate(key, audience string) error {
 // checked, and who writes it may have meant that nobody is let in.
 func notEmpty[T any](key string, list []T) error {
 	if list != nil && len(list) == 0 {
-		return fmt.Errorf("%s is empty; want something in it, or nothing of the kind", key)
+		return field.Errorf(key, "is empty; want something in it, or nothing of the kind")
 	}
 	return nil
 }

@@ -2,13 +2,13 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"time"
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/field"
 )
 
 // The kinds of issuers.
@@ -54,7 +54,7 @@ func (i issuerAuth) validate(audience string) error {
 	case "", kindOwn, kindKubernetes, kindSPIFFE:
 		errs = append(errs, i.profile(nil).Validate(audience))
 	default:
-		errs = append(errs, fmt.Errorf("kind is %q; want pdrouter, kubernetes or spiffe", i.Kind))
+		errs = append(errs, field.Errorf("kind", "is %q; want pdrouter, kubernetes or spiffe", i.Kind))
 	}
 	errs = append(errs, notEmpty("keys", i.Keys))
 	sources := 0
@@ -64,13 +64,13 @@ func (i issuerAuth) validate(audience string) error {
 		}
 	}
 	if sources != 1 {
-		errs = append(errs, fmt.Errorf("issuer has %d of keys, jwks and development_secret_file; want exactly one", sources))
+		errs = append(errs, field.Errorf("issuer", "has %d of keys, jwks and development_secret_file; want exactly one", sources))
 	}
 	if (i.JWKS != keys.JWKSConfig{}) {
-		errs = append(errs, under("jwks", i.JWKS.Validate()))
+		errs = append(errs, field.Under("jwks", i.JWKS.Validate()))
 	}
 	if i.DevelopmentSecretFile != "" && i.Kind != "" && i.Kind != kindOwn {
-		errs = append(errs, fmt.Errorf("development_secret_file is set for the kind %s; want it for our own tokens only", i.Kind))
+		errs = append(errs, field.Errorf("development_secret_file", "is set for the kind %s; want it for our own tokens only", i.Kind))
 	}
 	return errors.Join(errs...)
 }
@@ -84,13 +84,13 @@ func (t tokenAuth) validateIssuers(key, audience string) error {
 	}
 	for n, i := range t.Issuers {
 		at := element(key, n)
-		errs = append(errs, under(at, i.validate(audience)))
+		errs = append(errs, field.Under(at, i.validate(audience)))
 		if i.Issuer != "" && seen[i.Issuer] {
-			errs = append(errs, fmt.Errorf("%s.issuer is %q, which stands here twice; want each issuer once", at, i.Issuer))
+			errs = append(errs, field.Errorf(at+".issuer", "is %q, which stands here twice; want each issuer once", i.Issuer))
 		}
 		seen[i.Issuer] = true
 		if i.DevelopmentSecretFile != "" && (len(t.Issuers) > 1 || len(t.Keys) > 0) {
-			errs = append(errs, fmt.Errorf("%s.development_secret_file is set beside other keys; want it alone", at))
+			errs = append(errs, field.Errorf(at+".development_secret_file", "is set beside other keys; want it alone"))
 		}
 	}
 	return errors.Join(errs...)
@@ -112,8 +112,7 @@ func (a authConfig) validateDevelopment(l listenConfig) error {
 				continue
 			}
 			if host, _, err := net.SplitHostPort(at.address); err != nil || !loopback(host) {
-				errs = append(errs, fmt.Errorf("%s.development_secret_file is set, and others can reach %s at %q; want a loopback address there, or keys",
-					element(at.key+".issuers", n), at.listener, at.address))
+				errs = append(errs, field.Errorf(element(at.key+".issuers", n)+".development_secret_file", "is set, and others can reach %s at %q; want a loopback address there, or keys", at.listener, at.address))
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"pdrouter/auth"
+	"pdrouter/internal/field"
 	"pdrouter/internal/limits"
 )
 
@@ -19,9 +20,9 @@ type tenantsConfig struct {
 }
 
 func (c tenantsConfig) validate() error {
-	errs := []error{under("tenants.default", c.Default.Validate())}
+	errs := []error{field.Under("tenants.default", c.Default.Validate())}
 	for _, name := range slices.Sorted(maps.Keys(c.Named)) {
-		errs = append(errs, under("tenants.named."+name, c.Named[name].Validate()))
+		errs = append(errs, field.Under("tenants.named."+name, c.Named[name].Validate()))
 	}
 	return errors.Join(errs...)
 }

@@ -2,9 +2,9 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"strconv"
 
+	"pdrouter/internal/field"
 	"pdrouter/internal/redisdb"
 	"pdrouter/metadata/cache"
 	"pdrouter/metadata/routes"
@@ -33,13 +33,13 @@ func (m metadataConfig) validate() error {
 	switch m.Store {
 	case "memory":
 		if !m.Redis.IsZero() {
-			errs = append(errs, errors.New("metadata.redis is set, but metadata.store is memory; want store: redis"))
+			errs = append(errs, field.Errorf("metadata.redis", "is set, but metadata.store is memory; want store: redis"))
 		}
 	case "redis":
-		errs = append(errs, under("metadata.redis", m.Redis.Validate()))
+		errs = append(errs, field.Under("metadata.redis", m.Redis.Validate()))
 	default:
-		errs = append(errs, fmt.Errorf("metadata.store is %q; want memory or redis", m.Store))
+		errs = append(errs, field.Errorf("metadata.store", "is %q; want memory or redis", m.Store))
 	}
-	errs = append(errs, under("metadata.cache", m.Cache.Validate()), under("metadata.routes", m.Routes.Validate()))
+	errs = append(errs, field.Under("metadata.cache", m.Cache.Validate()), field.Under("metadata.routes", m.Routes.Validate()))
 	return errors.Join(errs...)
 }

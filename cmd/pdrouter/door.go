@@ -4,9 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
+	"pdrouter/internal/field"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,7 +44,7 @@ func (d *door) open(address string) (net.Listener, error) {
 	lc.SetMultipathTCP(false) // Linux attaches no socket filter to an MPTCP listener, and closeListener needs one
 	ln, err := lc.Listen(context.Background(), "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be used: %w", d.key, err)
+		return nil, field.Errorf(d.key, "cannot be used: %v", err)
 	}
 	return ln, nil
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"pdrouter/auth"
+	"pdrouter/internal/field"
 	"pdrouter/metadata/client"
 	"pdrouter/metadata/routes"
 	"pdrouter/router"
@@ -86,7 +87,7 @@ func (g *gateway) newEdition(l *loaded, old *edition) (_ *edition, err error) {
 			next.warnings = []string{developmentWarning(s.key)}
 		}
 		if next.who, err = s.read(next.files); err != nil {
-			return nil, l.at(fmt.Errorf("%s cannot be used: %w", s.key, err))
+			return nil, l.at(field.Errorf(s.key, "cannot be used: %v", err))
 		}
 		*s.to = next
 		if g.working != nil {
@@ -97,7 +98,7 @@ func (g *gateway) newEdition(l *loaded, old *edition) (_ *edition, err error) {
 	for _, s := range l.Listen.secured() {
 		secure, err := s.load()
 		if err != nil {
-			return nil, l.at(fmt.Errorf("listen.%s_tls cannot be used: %w", s.key, err))
+			return nil, l.at(field.Errorf("listen."+s.key+"_tls", "cannot be used: %v", err))
 		}
 		e.secure[g.door(s.key)] = secure
 	}

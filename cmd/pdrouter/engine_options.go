@@ -12,6 +12,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
+	"pdrouter/internal/field"
 	"pdrouter/internal/refengine"
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
@@ -83,7 +84,7 @@ func (o engineOptions) validate() error {
 		errs = append(errs, fmt.Errorf("engine: --name: %w", err))
 	}
 	flags := map[string]string{"name": "transport", "path": "plane-path", "streams": "plane-streams", "listen": "plane-listen"}
-	errs = append(errs, o.transport.Validate(func(field string) string { return "engine: --" + flags[field] }))
+	errs = append(errs, field.Rename(o.transport.Validate(), func(path string) string { return "engine: --" + flags[path] }))
 	if o.transport.Name == "nixl" && (o.transport.Path != "auto" || o.transport.Streams != 1) {
 		errs = append(errs, errors.New("engine: --plane-path and --plane-streams are for tcp; --transport is nixl"))
 	}

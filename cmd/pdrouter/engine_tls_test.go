@@ -29,8 +29,8 @@ func TestEngineTLSFiles(t *testing.T) {
 		t.Fatal("files that are no certificates were taken")
 	}
 	for _, want := range []string{
-		`:4: models[0] "m": engines[0].tls.ca_file: it has no certificate`,
-		`:5: models[0] "m": engines[1].tls.cert_file: tls: failed to find any PEM data`,
+		`:4: models[0] "m": engines[0].tls.ca_file cannot be used: it has no certificate`,
+		`:5: models[0] "m": engines[1].tls.cert_file cannot be used: tls: failed to find any PEM data`,
 		`:6: models[0] "m": engines[2].tls.ca_file cannot be used: open `,
 	} {
 		if strings.Count(err.Error(), want) != 1 {

@@ -13,8 +13,8 @@ import (
 	"pdrouter/auth/keys"
 )
 
-// field returns the second word of the line that begins with name.
-func field(t *testing.T, out, name string) string {
+// word returns the second word of the line that begins with name.
+func word(t *testing.T, out, name string) string {
 	t.Helper()
 	for line := range strings.Lines(out) {
 		if f := strings.Fields(line); len(f) > 1 && f[0] == name {
@@ -30,14 +30,14 @@ func TestKeysNewOfEveryAlgorithm(t *testing.T) {
 		dir := t.TempDir()
 		out := call(t, "keys", "new", "--algorithm", algorithm, "--out", dir)
 		token := filepath.Join(dir, "token")
-		minted := call(t, "token", "mint", "--key", field(t, out, "private"), "--audience", "pdrouter", "--subject", "alice")
+		minted := call(t, "token", "mint", "--key", word(t, out, "private"), "--audience", "pdrouter", "--subject", "alice")
 		if err := os.WriteFile(token, []byte(minted), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got := call(t, "token", "inspect", "--token", token); !strings.Contains(got, `"alg": "`+algorithm+`"`) {
 			t.Errorf("the token of an %s key: %s", algorithm, got)
 		}
-		call(t, "token", "verify", "--token", token, "--keys", field(t, out, "public"), "--audience", "pdrouter")
+		call(t, "token", "verify", "--token", token, "--keys", word(t, out, "public"), "--audience", "pdrouter")
 	}
 	if err := run(t.Context(), []string{"keys", "new", "--algorithm", "HS256", "--out", t.TempDir()}, io.Discard); err == nil {
 		t.Error("a symmetric key was made")
@@ -64,14 +64,14 @@ func TestFault38KeysRotate(t *testing.T) {
 			return run(t.Context(), []string{"token", "verify", "--token", token, "--keys", dir, "--audience", "pdrouter"}, io.Discard)
 		}
 		printed := rotate("--algorithm", "ES256")
-		first := field(t, printed, "kid")
+		first := word(t, printed, "kid")
 		token := mint()
 		start := time.Now()
 		printed += rotate()
 		if got := time.Since(start); got != 6*time.Minute {
 			t.Errorf("the second key signs after %v; want 6m", got)
 		}
-		if got := field(t, printed[strings.Index(printed, "replaced"):], "replaced"); got != first {
+		if got := word(t, printed[strings.Index(printed, "replaced"):], "replaced"); got != first {
 			t.Errorf("replaced %s; want %s", got, first)
 		}
 		for _, one := range []string{token, mint()} {

@@ -2,12 +2,12 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
 
+	"pdrouter/internal/field"
 	"pdrouter/internal/yamlfile"
 )
 
@@ -37,13 +37,13 @@ func (l *loaded) onlyLive(changed []string) error {
 	var errs []error
 	for _, key := range changed {
 		if fixed(key) {
-			errs = append(errs, fmt.Errorf("%s is not what it was when the gateway started; want that again, or a restart", key))
+			errs = append(errs, field.Errorf(key, "is not what it was when the gateway started; want that again, or a restart"))
 		}
 	}
 	return l.at(errors.Join(errs...))
 }
 
-// at puts file and line before each mistake that begins with a dotted key.
+// at puts file and line before each mistake.
 func (l *loaded) at(err error) error {
 	if err == nil {
 		return nil
@@ -53,7 +53,7 @@ func (l *loaded) at(err error) error {
 		return err
 	}
 	f := yamlfile.Decode(l.path, b, new(fileConfig))
-	f.Check("", err)
+	f.Check(err)
 	if said := f.Err(); said != nil {
 		return said
 	}

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 
+	"pdrouter/internal/field"
 	"pdrouter/kvplane/nixl"
 	kvreclaim "pdrouter/kvplane/reclaim"
 	"pdrouter/router/config"
@@ -17,7 +17,7 @@ func (c fileConfig) validateReclaim() error {
 	case "auto", "off", "":
 		return nil
 	}
-	return fmt.Errorf("reclaim is %q; want auto or off", c.Reclaim)
+	return field.Errorf("reclaim", "is %q; want auto or off", c.Reclaim)
 }
 
 // stocked reports whether some model's engines are stock ones.

@@ -1,11 +1,10 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 
+	"pdrouter/internal/field"
 	"pdrouter/internal/yamlfile"
 	"pdrouter/router/config"
 )
@@ -22,7 +21,7 @@ func readEngines(m config.Model, list, path string, b []byte) ([]config.Engine, 
 	var file engineFile
 	f := yamlfile.Decode(path, b, &file)
 	if file.Engines == nil {
-		f.Check("", errors.New("engines is missing; want a list of engines, [] for none"))
+		f.Check(field.Errorf("engines", "is missing; want a list of engines, [] for none"))
 		return nil, f.Err()
 	}
 	engines := *file.Engines
@@ -32,7 +31,9 @@ func readEngines(m config.Model, list, path string, b []byte) ([]config.Engine, 
 			*at.engines = engines
 		}
 	}
-	f.Check("", reworded(config.Config{Models: []config.Model{alone}, Growing: true}.Validate(), strings.NewReplacer("models[0]."+list, "engines")))
+	f.Check(field.Rename(config.Config{Models: []config.Model{alone}, Growing: true}.Validate(), func(path string) string {
+		return strings.Replace(path, "models[0]."+list, "engines", 1)
+	}))
 	for i := range engines {
 		for _, named := range engines[i].Files() {
 			if *named.Path == "" {
@@ -42,7 +43,7 @@ func readEngines(m config.Model, list, path string, b []byte) ([]config.Engine, 
 				*named.Path = filepath.Join(filepath.Dir(path), *named.Path)
 			}
 			if err := mayName(m, named); err != nil {
-				f.Check("", fmt.Errorf("%s.%w", element("engines", i), err))
+				f.Check(field.Under(element("engines", i), err))
 				continue
 			}
 			err := regular(*named.Path)
@@ -50,7 +51,7 @@ func readEngines(m config.Model, list, path string, b []byte) ([]config.Engine, 
 				err = readable(*named.Path)
 			}
 			if err != nil {
-				f.Check("", fmt.Errorf("%s.%s cannot be used: %w", element("engines", i), named.Key, err))
+				f.Check(field.Errorf(element("engines", i)+"."+named.Key, "cannot be used: %v", err))
 			}
 		}
 	}
@@ -58,9 +59,4 @@ func readEngines(m config.Model, list, path string, b []byte) ([]config.Engine, 
 		return nil, err
 	}
 	return engines, nil
-}
-
-// reworded replaces words in each mistake that err joins.
-func reworded(err error, words *strings.Replacer) error {
-	return eachMistake(err, func(one error) error { return errors.New(words.Replace(one.Error())) })
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"pdrouter/internal/field"
 	"pdrouter/router/config"
 )
 
@@ -238,8 +239,9 @@ func fits(m config.Model, list string, e config.Engine) error {
 			*at.engines = []config.Engine{e}
 		}
 	}
-	words := strings.NewReplacer("models[0]."+list+"[0].", "", "models[0].", "")
-	return reworded(config.Config{Models: []config.Model{alone}, Growing: true}.Validate(), words)
+	return field.Rename(config.Config{Models: []config.Model{alone}, Growing: true}.Validate(), func(path string) string {
+		return strings.TrimPrefix(strings.TrimPrefix(path, "models[0]."), list+"[0].")
+	})
 }
 
 // fitsAdded is fits for an engine that the configuration does not list, from whom the path of a file is not taken but as a
@@ -257,7 +259,7 @@ func fitsAdded(m config.Model, list string, e config.Engine) error {
 func (r roster) fits(m config.Model, list string, e config.Engine) error {
 	for _, f := range e.Files() {
 		if why, ok := r.keyless[*f.Path]; ok {
-			return fmt.Errorf("%s cannot be read: %s", f.Key, why)
+			return field.Errorf(f.Key, "cannot be read: %s", why)
 		}
 	}
 	return fitsAdded(m, list, e)
@@ -283,7 +285,7 @@ func mayName(m config.Model, file config.EngineFile) error {
 			want += ", or one in its key_dir"
 		}
 	}
-	return fmt.Errorf("%s is %.200q; want %s", file.Key, path, want)
+	return field.Errorf(file.Key, "is %.200q; want %s", path, want)
 }
 
 // absolute has paths be comparable where the configuration was named by a relative one; "" stays so.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdrouter/internal/field"
 	"pdrouter/internal/yamlfile"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
@@ -23,7 +24,7 @@ func validateCommand() *cobra.Command {
 		Short: "Check a configuration and show what it would serve.",
 		Long:  "Check a configuration and show what it would serve. Every mistake is reported, each with its file and line.",
 	}
-	path := configFlag(c)
+	path, output := configFlag(c), outputFlag(c)
 	skipFiles := c.Flags().Bool("skip-files", false, "do not open the files that the configuration names, such as keys: they are on another machine")
 	probe := c.Flags().Bool("probe", false, "also ask each engine what it is, and name what does not fit the configuration; stock vLLM keeps one KV block for it until a lease ends")
 	c.MarkFlagsMutuallyExclusive("skip-files", "probe")
@@ -31,8 +32,23 @@ func validateCommand() *cobra.Command {
 		if err := configArgument(c, path, args); err != nil {
 			return err
 		}
-		l, err := validate(*path, *skipFiles, c.OutOrStdout())
-		if err != nil || !*probe {
+		l, err := validate(*path, *skipFiles)
+		if output.json() {
+			var warnings []string
+			if err == nil {
+				warnings = l.warnings(!*skipFiles)
+			}
+			if err == nil && *probe {
+				var more []string
+				more, err = l.askEngines(c.Context())
+				warnings = append(warnings, more...)
+			}
+			return errors.Join(printJSON(c.OutOrStdout(), validationOf(err, warnings)), err)
+		}
+		if err != nil {
+			return err
+		}
+		if err := l.summarize(c.OutOrStdout(), !*skipFiles); err != nil || !*probe {
 			return err
 		}
 		return l.reportProbe(c.Context(), c.OutOrStdout())
@@ -40,25 +56,61 @@ func validateCommand() *cobra.Command {
 	return c
 }
 
-// reportProbe prints what the engines' own words make of the configuration. It returns an error if something does not fit.
-func (l *loaded) reportProbe(ctx context.Context, out io.Writer) error {
-	var wrong []error
-	fmt.Fprintln(out)
-	for _, f := range l.probe(ctx) {
-		if f.Warning {
-			fmt.Fprintf(out, "WARNING: %v\n", f)
-			continue
-		}
-		wrong = append(wrong, errors.New(f.String()))
-	}
-	if len(wrong) == 0 {
-		fmt.Fprintln(out, "every engine answers and fits the configuration")
-	}
-	return errors.Join(wrong...)
+// validation is what a check has found, for programs.
+type validation struct {
+	Errors   []validationError `json:"errors"`
+	Warnings []string          `json:"warnings"`
 }
 
-// validate checks a configuration and prints what it would serve. It returns an error if there is any mistake.
-func validate(path string, skipFiles bool, out io.Writer) (*loaded, error) {
+// validationError is one mistake. What it is not about is left out.
+type validationError struct {
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"`
+	Path    string `json:"path,omitempty"` // the dotted key
+	Message string `json:"message"`        // follows the path in a sentence
+}
+
+// validationOf takes the errors that err joins.
+func validationOf(err error, warnings []string) validation {
+	v := validation{Errors: []validationError{}, Warnings: append([]string{}, warnings...)}
+	for _, one := range field.Split(err) {
+		if m, ok := errors.AsType[yamlfile.Mistake](one); ok {
+			v.Errors = append(v.Errors, validationError{m.File, m.Line, m.Path, m.Msg})
+		} else {
+			v.Errors = append(v.Errors, validationError{Message: one.Error()})
+		}
+	}
+	return v
+}
+
+// reportProbe prints what the engines' own words make of the configuration. It returns an error if something does not fit.
+func (l *loaded) reportProbe(ctx context.Context, out io.Writer) error {
+	fmt.Fprintln(out)
+	warnings, err := l.askEngines(ctx)
+	for _, text := range warnings {
+		fmt.Fprintf(out, "WARNING: %s\n", text)
+	}
+	if err == nil {
+		fmt.Fprintln(out, "every engine answers and fits the configuration")
+	}
+	return err
+}
+
+// askEngines compares the configuration with what the engines say. It returns what does not fit as an error, each with file and line.
+func (l *loaded) askEngines(ctx context.Context) (warnings []string, err error) {
+	var wrong []error
+	for _, f := range l.probe(ctx) {
+		if f.Warning {
+			warnings = append(warnings, f.String())
+		} else {
+			wrong = append(wrong, field.Errorf(f.Path, "%s", f.Text))
+		}
+	}
+	return warnings, l.at(errors.Join(wrong...))
+}
+
+// validate checks a configuration. It returns an error if there is any mistake.
+func validate(path string, skipFiles bool) (*loaded, error) {
 	l, err := loadConfig(path)
 	if err != nil && looksLikePolicy(path) {
 		return nil, fmt.Errorf("%s looks like a policy: name it in policy.file of a configuration, and validate that", path)
@@ -71,7 +123,7 @@ func validate(path string, skipFiles bool, out io.Writer) (*loaded, error) {
 			return nil, err
 		}
 	}
-	return l, l.summarize(out, !skipFiles)
+	return l, nil
 }
 
 // checkFiles opens every file that the configuration names as serve would, and reports all that cannot be used. Files of
@@ -102,14 +154,14 @@ func (l *loaded) checkFiles(old *loaded) error {
 			continue // serve starts with it and refuses everybody, which is warned of
 		}
 		if err != nil {
-			f.Check("", fmt.Errorf("%s cannot be used: %w", p.key, err))
+			f.Check(field.Errorf(p.key, "cannot be used: %v", err))
 			missing[section(p.key)] = true
 		}
 	}
 	for _, s := range l.Listen.secured() {
 		if key := "listen." + s.key + "_tls"; !missing[key] {
 			if _, err := s.load(); err != nil {
-				f.Check("", fmt.Errorf("%s cannot be used: %w", key, err))
+				f.Check(field.Errorf(key, "cannot be used: %v", err))
 			}
 		}
 	}
@@ -126,7 +178,7 @@ func (l *loaded) checkFiles(old *loaded) error {
 			continue
 		}
 		if err := part.load(); err != nil {
-			f.Check("", fmt.Errorf("%s cannot be used: %w", part.key, err))
+			f.Check(field.Errorf(part.key, "cannot be used: %v", err))
 		}
 	}
 	for i := range l.Models {
@@ -137,8 +189,8 @@ func (l *loaded) checkFiles(old *loaded) error {
 				tls[element(at, j)] = e.TLS
 			}
 			for key, t := range tls {
-				if err := t.Check(); err != nil && !missing[key] {
-					f.Check("", fmt.Errorf("%s.%w", key, err))
+				if bad, ok := errors.AsType[*config.KeyError](t.Check()); ok && !missing[key] {
+					f.Check(field.Errorf(key+"."+bad.Key, "cannot be used: %v", bad.Err))
 				}
 			}
 		}

@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/nixl", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/nixl", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -26,7 +26,7 @@ func Packages() map[string]Package {
 		// What each engine protocol's legs carry and how they end. It knows no configuration: that asks it for traits.
 		"router/connector": {Ours: []string{"metadata", "router/dispatch", "router/openai", "router/openai/answer", "router/openai/jsonscan"}},
 		// What an operator can set. It asks connectors which keys their engines have.
-		"router/config": {Ours: []string{"internal/yamlfile", "metadata", "router/connector", "router/dispatch"}},
+		"router/config": {Ours: []string{"internal/field", "internal/yamlfile", "metadata", "router/connector", "router/dispatch"}},
 		// What became of finished requests. kvplane/control: what its event streams say of transfers.
 		"router/report": {Ours: []string{"kvplane/control", "metadata", "router/dispatch", "router/openai"}},
 		// Engines, models, pairs, and the selection among them.
@@ -54,7 +54,7 @@ func Packages() map[string]Package {
 		"router/fleet/health":    {},                                                                                                       // a leaf: pure values that take the time
 		"router/openai/sse":      {},                                                                                                       // a leaf: cuts a stream into events, knows no event
 		"kvplane": {
-			Ours:    []string{"kvplane/control", "kvplane/internal/alarm", "kvplane/internal/procid", "kvplane/internal/varint", "kvplane/nixl", "internal/cuda", "kvplane/plan", "kvplane/transfer", "metadata", "metadata/client"}, // client: peers are found through the gateway; cuda: to describe memory on a GPU
+			Ours:    []string{"kvplane/control", "kvplane/internal/alarm", "kvplane/internal/procid", "kvplane/internal/varint", "kvplane/nixl", "internal/cuda", "internal/field", "kvplane/plan", "kvplane/transfer", "metadata", "metadata/client"}, // client: peers are found through the gateway; cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
 		},
 		"kvplane/internal/alarm":  {},                                                                   // a leaf: what is due next
@@ -67,12 +67,12 @@ func Packages() map[string]Package {
 		// What permits one transfer: gateways sign it, engines check it.
 		"kvplane/ticket": {Ours: []string{"kvplane/transfer", "metadata"}},
 		// The plane for engines in other languages: what internal/refengine does for itself, and its C interface.
-		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/control", "kvplane/ticket", "kvplane/nixl", "metadata", "metadata/client", "auth", "auth/keys", "auth/records", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
+		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/control", "kvplane/ticket", "kvplane/nixl", "metadata", "metadata/client", "auth", "auth/keys", "auth/records", "internal/field", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
 		"kvplane/capi":  {Ours: []string{"kvplane", "kvplane/embed", "metadata"}},
 		"kvplane/nixl":  {Outside: []string{"github.com/ebitengine/purego"}},
 		"internal/cuda": {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
 		// Several parts share one Redis: what is opened once is opened in one place.
-		"internal/redisdb":   {Outside: []string{"github.com/redis/go-redis/v9"}},
+		"internal/redisdb":   {Ours: []string{"internal/field"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		"internal/redistest": {},
 		// What gateways tell each other through Redis, and engines that come and go.
 		"internal/shared":  {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
@@ -83,10 +83,10 @@ func Packages() map[string]Package {
 		"kvplane/reclaim":    {Ours: []string{"kvplane/nixl", "metadata"}}, // an agent of the gateway's own
 		// A leaf: what a record is, what a store is, which engines fit.
 		"metadata":        {Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
-		"metadata/cache":  {Ours: []string{"internal/background", "metadata"}},                                                                             // a gateway's local copy of a store
-		"metadata/client": {Ours: []string{"internal/background", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},                     // the engines' side of the routes
-		"metadata/routes": {Ours: []string{"internal/background", "internal/refusal", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}}, // a list of engines is msgpack
-		"metadata/store":  {Ours: []string{"metadata"}},                                                                                                    // the store in this process
+		"metadata/cache":  {Ours: []string{"internal/background", "internal/field", "metadata"}},                                                                             // a gateway's local copy of a store
+		"metadata/client": {Ours: []string{"internal/background", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},                                       // the engines' side of the routes
+		"metadata/routes": {Ours: []string{"internal/background", "internal/field", "internal/refusal", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}}, // a list of engines is msgpack
+		"metadata/store":  {Ours: []string{"metadata"}},                                                                                                                      // the store in this process
 		// Both are for tests alone.
 		"metadata/routes/routestest": {Ours: []string{"internal/metadatatest", "metadata", "metadata/cache", "metadata/routes"}},
 		"internal/metadatatest":      {Ours: []string{"internal/redisdb", "internal/redistest", "metadata", "metadata/redisstore", "metadata/store"}, Outside: []string{"github.com/google/go-cmp", "github.com/redis/go-redis/v9"}},
@@ -98,22 +98,23 @@ func Packages() map[string]Package {
 		"auth/internal/strictjson": {},
 		"auth/internal/files":      {},
 		"auth/keys": { // go-jose reads keys of every kind, and key sets
-			Ours:    []string{"auth/internal/files", "auth/internal/strictjson"},
+			Ours:    []string{"auth/internal/files", "auth/internal/strictjson", "internal/field"},
 			Outside: []string{"github.com/go-jose/go-jose/v4"},
 		},
 		"auth/rotate":  {Ours: []string{"auth/internal/files", "auth/keys"}},
 		"auth/records": {Ours: []string{"auth/keys"}},
 		"auth": {
-			Ours:    []string{"auth/internal/files", "auth/internal/strictjson", "auth/keys"},
+			Ours:    []string{"auth/internal/files", "auth/internal/strictjson", "auth/keys", "internal/field"},
 			Outside: []string{"github.com/golang-jwt/jwt/v5"},
 		},
 		"auth/internal/keytest":  {Ours: []string{"auth/keys"}}, // both are for tests alone
 		"auth/internal/authtest": {Ours: []string{"auth", "auth/keys"}},
 		"internal/limits":        {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		// One strict reader words the mistakes of every YAML file alike.
-		"policies":          {Ours: []string{"internal/yamlfile"}},
+		"policies":          {Ours: []string{"internal/field", "internal/yamlfile"}},
 		"policies/prefixes": {}, // what engines are thought to have: the state that policies itself has none of
-		"internal/yamlfile": {Outside: []string{"go.yaml.in/yaml/v3"}},
+		"internal/field":    {}, // a leaf: the error of one key of a configuration
+		"internal/yamlfile": {Ours: []string{"internal/field"}, Outside: []string{"go.yaml.in/yaml/v3"}},
 		"bench": { // router and policies: what they do without sockets
 			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "auth/keys", "auth/records", "kvplane", "kvplane/nixl", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
 			Outside: []string{"github.com/valyala/fasthttp", "github.com/golang-jwt/jwt/v5"}, // the peers of what is measured

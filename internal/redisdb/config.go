@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"pdrouter/internal/field"
 	"reflect"
 	"strings"
 	"time"
@@ -90,47 +91,47 @@ func (c Config) Where() string {
 // Validate reports every value that makes no sense, by its dotted key. Zero means the default.
 func (c Config) Validate() error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	bad := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }
 	sentinel := !reflect.ValueOf(c.Sentinel).IsZero()
 	switch modes := count(c.Address != "", sentinel, c.Cluster != nil); {
 	case modes == 0:
-		bad("address is empty; want host:port or unix:///path, or sentinel, or cluster")
+		bad("address", "is empty; want host:port or unix:///path, or sentinel, or cluster")
 	case modes > 1:
-		bad("address, sentinel and cluster: %d of them are set; want one", modes)
+		bad("address", "or sentinel or cluster: %d of them are set; want one", modes)
 	}
 	if path, unix := strings.CutPrefix(c.Address, "unix://"); c.Address != "" && (unix && !strings.HasPrefix(path, "/") || !unix && !hostPort(c.Address)) {
-		bad("address is %q; want host:port or unix:///path", c.Address)
+		bad("address", "is %q; want host:port or unix:///path", c.Address)
 	}
 	if sentinel && c.Sentinel.Master == "" {
-		bad("sentinel.master is empty; want the name that the Sentinels know")
+		bad("sentinel.master", "is empty; want the name that the Sentinels know")
 	}
 	if sentinel && len(c.Sentinel.Addresses) == 0 {
-		bad("sentinel.addresses is empty; want host:port of every Sentinel")
+		bad("sentinel.addresses", "is empty; want host:port of every Sentinel")
 	}
 	if c.Cluster != nil && len(c.Cluster) == 0 {
-		bad("cluster is empty; want host:port of some nodes")
+		bad("cluster", "is empty; want host:port of some nodes")
 	}
 	for key, list := range map[string][]string{"sentinel.addresses": c.Sentinel.Addresses, "cluster": c.Cluster} {
 		for i, a := range list {
 			if !hostPort(a) {
-				bad("%s[%d] is %q; want host:port", key, i, a)
+				bad(fmt.Sprintf("%s[%d]", key, i), "is %q; want host:port", a)
 			}
 		}
 	}
 	if c.Username != "" && c.UsernameFile != "" {
-		bad("username and username_file are both set; want one")
+		bad("username", "and username_file are both set; want one")
 	}
 	if (c.Username != "" || c.UsernameFile != "") && c.PasswordFile == "" {
-		bad("password_file is empty; a user needs one")
+		bad("password_file", "is empty; a user needs one")
 	}
 	if c.Sentinel.Username != "" && c.Sentinel.PasswordFile == "" {
-		bad("sentinel.password_file is empty; a user needs one")
+		bad("sentinel.password_file", "is empty; a user needs one")
 	}
 	if strings.ContainsAny(c.Prefix, "{} ") {
-		bad("prefix is %q; want no braces and no spaces", c.Prefix)
+		bad("prefix", "is %q; want no braces and no spaces", c.Prefix)
 	}
 	if c.DB < 0 || c.DB > 0 && c.Cluster != nil {
-		bad("db is %d; want at least 0, and 0 in a cluster", c.DB)
+		bad("db", "is %d; want at least 0, and 0 in a cluster", c.DB)
 	}
 	return errors.Join(append(errs, c.bounds(), c.files())...)
 }
@@ -142,14 +143,14 @@ func (c Config) bounds() error {
 		d   time.Duration
 	}{{"dial", c.Dial}, {"dial_backoff", c.DialBackoff}, {"timeout", c.Timeout}} {
 		if f.d < 0 {
-			errs = append(errs, fmt.Errorf("%s is %v; want more than 0", f.key, f.d))
+			errs = append(errs, field.Errorf(f.key, "is %v; want more than 0", f.d))
 		}
 	}
 	if c.Pool < 0 {
-		errs = append(errs, fmt.Errorf("pool is %d; want more than 0", c.Pool))
+		errs = append(errs, field.Errorf("pool", "is %d; want more than 0", c.Pool))
 	}
 	if c.DialTries < 0 {
-		errs = append(errs, fmt.Errorf("dial_tries is %d; want more than 0", c.DialTries))
+		errs = append(errs, field.Errorf("dial_tries", "is %d; want more than 0", c.DialTries))
 	}
 	return errors.Join(errs...)
 }
@@ -158,10 +159,10 @@ func (c Config) bounds() error {
 func (c Config) files() error {
 	var errs []error
 	if !c.TLS && (c.CAFile != "" || c.ServerName != "" || c.CertFile != "" || c.Sentinel.ServerName != "") {
-		errs = append(errs, errors.New("ca_file, server_name and cert_file need tls"))
+		errs = append(errs, field.Errorf("tls", "is false; ca_file, server_name and cert_file need it"))
 	}
 	if (c.CertFile == "") != (c.CertKeyFile == "") {
-		errs = append(errs, fmt.Errorf("cert_file is %q and cert_key_file is %q; want both or none", c.CertFile, c.CertKeyFile))
+		errs = append(errs, field.Errorf("cert_file", "is %q and cert_key_file is %q; want both or none", c.CertFile, c.CertKeyFile))
 	}
 	return errors.Join(errs...)
 }

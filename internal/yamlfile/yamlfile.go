@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"pdrouter/internal/field"
 	"reflect"
 	"regexp"
 	"slices"
@@ -32,16 +33,23 @@ type File struct {
 // Mistake is one thing wrong with a file.
 type Mistake struct {
 	File string
-	Line int // from 1; 0 if it belongs to no line
-	Text string
+	Line int    // from 1; 0 if it belongs to no line
+	Path string // the dotted key; "" if it is about no key
+	Msg  string // follows the path in a sentence, as that of field.Error
+
+	about string // the path for people: with the name of the list's element, if it has one
 }
 
-// Error returns "file:line: text".
+// Error returns "file:line: path message".
 func (m Mistake) Error() string {
-	if m.Line == 0 {
-		return m.File + ": " + m.Text
+	text := m.Msg
+	if m.Path != "" {
+		text = m.about + " " + m.Msg
 	}
-	return m.File + ":" + strconv.Itoa(m.Line) + ": " + m.Text
+	if m.Line == 0 {
+		return m.File + ": " + text
+	}
+	return m.File + ":" + strconv.Itoa(m.Line) + ": " + text
 }
 
 type node struct {
@@ -67,7 +75,7 @@ func Decode(name string, b []byte, into any) *File {
 		return f
 	}
 	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		f.add(0, "holds more than one document; want one")
+		f.add(0, "", "holds more than one document; want one")
 		return f
 	}
 	f.whole = true
@@ -88,31 +96,27 @@ func Decode(name string, b []byte, into any) *File {
 	return f
 }
 
-// Check adds the mistakes that err joins, each on the line of the dotted key that it begins with. under is the
-// dotted key of the section that the keys are relative to; "" is the whole file. A mistake about a key that did not
-// decode is left out: it would only be a consequence.
-func (f *File) Check(under string, err error) {
-	if err == nil || !f.whole {
+// Check adds the mistakes that err joins. Each that is a field.Error is put on the line of its path. If the value of that key did not
+// decode, it is left out: it would only be a consequence.
+func (f *File) Check(err error) {
+	if !f.whole {
 		return
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { // errors.Join itself, never what it wraps
-		for _, e := range joined.Unwrap() {
-			f.Check(under, e)
-		}
-		return
-	}
-	text := err.Error()
-	if under != "" {
-		text = under + "." + text
-	}
-	key, _, _ := strings.Cut(text, " ")
-	key = strings.TrimSuffix(key, ":")
-	for _, u := range f.unread {
-		if rest, in := strings.CutPrefix(key, u); in && (rest == "" || rest[0] == '.' || rest[0] == '[') {
-			return
+	for _, one := range field.Split(err) {
+		if e, ok := errors.AsType[*field.Error](one); !ok {
+			f.add(0, "", one.Error())
+		} else if !f.consequence(e.Path) {
+			f.add(f.Line(e.Path), e.Path, e.Msg)
 		}
 	}
-	f.add(f.Line(key), f.named(text, key))
+}
+
+// consequence reports whether the value of a key, or of a section around it, did not decode.
+func (f *File) consequence(path string) bool {
+	return slices.ContainsFunc(f.unread, func(unread string) bool {
+		rest, in := strings.CutPrefix(path, unread)
+		return in && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	})
 }
 
 // CheckZeros adds a mistake for each number and each time under the dotted key of a section that the file gives as 0, unless its
@@ -126,7 +130,7 @@ func (f *File) CheckZeros(section string) {
 		switch v := reflect.New(n.want); n.want.Kind() {
 		case reflect.Int, reflect.Int64, reflect.Float64:
 			if n.yaml.Decode(v.Interface()) == nil && v.Elem().IsZero() {
-				f.Check("", fmt.Errorf("%s is %s; want more than 0, or no such key for the default", key, n.yaml.Value))
+				f.Check(field.Errorf(key, "is %s; want more than 0, or no such key for the default", n.yaml.Value))
 			}
 		}
 	}
@@ -157,8 +161,8 @@ func (f *File) Line(key string) int {
 	}
 }
 
-func (f *File) add(line int, text string) {
-	f.mistakes = append(f.mistakes, Mistake{File: f.name, Line: line, Text: text})
+func (f *File) add(line int, path, msg string) {
+	f.mistakes = append(f.mistakes, Mistake{File: f.name, Line: line, Path: path, Msg: msg, about: f.named(path)})
 }
 
 // index notes every dotted key under n, with its line and its type. It does not look behind an alias, which may hold itself.
@@ -175,8 +179,8 @@ func (f *File) index(key string, n node) {
 	case yaml.ScalarNode:
 		if m := variable.FindStringSubmatch(n.yaml.Value); m != nil && !strings.HasPrefix(key, free) {
 			f.unread = append(f.unread, key)
-			f.add(n.line, f.named(fmt.Sprintf("%s has ${%s}; variables of the environment are not replaced: make the file before the start, "+
-				"or put a secret into a file and name it by a key that ends in _file", key, m[1]), key))
+			f.add(n.line, key, "has ${"+m[1]+"}; variables of the environment are not replaced: make the file before the start, "+
+				"or put a secret into a file and name it by a key that ends in _file")
 		}
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.yaml.Content); i += 2 {
@@ -195,17 +199,17 @@ func (f *File) index(key string, n node) {
 }
 
 // named puts the name that an element of a list has beside its index: rules[1].prefill becomes rules[1] "long": prefill.
-func (f *File) named(text, key string) string {
-	end := strings.Index(key, "]")
-	if end < 0 {
-		return text
+func (f *File) named(path string) string {
+	element, rest, found := strings.Cut(path, "]")
+	if !found {
+		return path
 	}
-	name, ok := f.nodes[key[:end+1]+".name"]
-	if !ok || name.yaml.Value == "" || key == key[:end+1]+".name" {
-		return text
+	element += "]"
+	name, ok := f.nodes[element+".name"]
+	if !ok || name.yaml.Value == "" || rest == ".name" {
+		return path
 	}
-	rest := strings.TrimPrefix(text[end+1:], ".")
-	return fmt.Sprintf("%s %q: %s", text[:end+1], name.yaml.Value, rest)
+	return strings.TrimSpace(fmt.Sprintf("%s %q: %s", element, name.yaml.Value, strings.TrimPrefix(rest, ".")))
 }
 
 // variable is how other programs name a variable of the environment in a file.
@@ -236,7 +240,7 @@ func (f *File) addSyntax(err error, b []byte) {
 			}
 		}
 	}
-	f.add(line, "is not YAML: "+strings.TrimPrefix(text, "yaml: "))
+	f.add(line, "", "is not YAML: "+strings.TrimPrefix(text, "yaml: "))
 }
 
 // maxLines bounds how long a file with a syntax error may be for its line to be looked for.
@@ -265,11 +269,11 @@ func (f *File) addDecode(text string) {
 		if keys := keysOf(n.within); keys != "" {
 			want = "; want " + keys
 		}
-		f.add(line, f.named(key+" is not a key here"+want, key))
+		f.addFound(line, key, "is not a key here"+want)
 		return
 	}
 	if m := twiceText.FindStringSubmatch(text); m != nil {
-		f.add(line, fmt.Sprintf("%s is given twice; line %s has it too", m[1], m[2]))
+		f.add(line, "", fmt.Sprintf("%s is given twice; line %s has it too", m[1], m[2]))
 		return
 	}
 	if m := valueText.FindStringSubmatch(text); m != nil {
@@ -280,24 +284,34 @@ func (f *File) addDecode(text string) {
 		if keys := keysOf(n.want); keys != "" {
 			want += ": " + keys
 		}
-		f.unread = append(f.unread, key)
-		f.add(line, f.named(fmt.Sprintf("%s is %s; want %s", key, show(n.yaml), want), key))
+		if key != "" {
+			f.unread = append(f.unread, key)
+		}
+		f.addFound(line, key, fmt.Sprintf("is %s; want %s", show(n.yaml), want))
 		return
 	}
-	f.add(line, text)
+	f.add(line, "", text)
 }
 
-// find returns the first key on a line that fits and was not found before. The key may stand a line above its value. The
+// addFound adds a mistake about what find returned.
+func (f *File) addFound(line int, path, msg string) {
+	if path == "" {
+		msg = "the file " + msg
+	}
+	f.add(line, path, msg)
+}
+
+// find returns the first key on a line that fits and was not found before; "" if there is none. The key may stand a line above its value. The
 // decoder reports mistakes in the order of the file.
 func (f *File) find(line int, fits func(key string, n node) bool) (string, node) {
-	best, found := "the file", node{}
+	best, found := "", node{}
 	for key, n := range f.nodes {
 		if (n.line == line || n.yaml.Line == line) && (found.yaml == nil || n.at < found.at) && !f.blamed[key] && fits(key, n) {
 			best, found = key, n
 		}
 	}
 	if found.yaml == nil || best == "" {
-		return "the file", found
+		return "", found
 	}
 	f.blamed[best] = true
 	return best, found

@@ -3,6 +3,7 @@ package yamlfile
 import (
 	"errors"
 	"fmt"
+	"pdrouter/internal/field"
 	"strings"
 	"testing"
 	"time"
@@ -82,25 +83,34 @@ func TestCheck(t *testing.T) {
 	text := "nest:\n  wait: soon\n  on: true\nitems:\n- name: a\n  url: x\n- url: y\n"
 	var o outer
 	f := Decode("f.yaml", []byte(text), &o)
-	f.Check("", errors.Join(
-		errors.New("items[0].url is \"x\"; want a URL"),
-		errors.Join(errors.New("items[1].name is missing"), nil),
-		errors.New("nest.wait is 0s; want more"),
-		errors.New("tags: want some"),
+	f.Check(errors.Join(
+		field.Errorf("items[0].url", "is %q; want a URL", "x"),
+		errors.Join(field.Errorf("items[1].name", "is missing"), nil),
+		field.Errorf("items[1]", "is of no use"),
+		field.Errorf("nest.wait", "is 0s; want more"),
+		field.Errorf("tags", "is missing"),
+		errors.New("nest.on is not typed: it has no line"),
 	))
-	f.Check("nest", errors.New("on is true; want false"))
-	f.Check("", nil)
-	want := `f.yaml:1: tags: want some
+	f.Check(field.Under("nest", field.Errorf("on", "is true; want false")))
+	f.Check(nil)
+	want := `f.yaml: nest.on is not typed: it has no line
+f.yaml:1: tags is missing
 f.yaml:2: nest.wait is "soon"; want a time with its unit, such as "30s" or "250ms"
 f.yaml:3: nest.on is true; want false
 f.yaml:6: items[0] "a": url is "x"; want a URL
-f.yaml:7: items[1].name is missing`
+f.yaml:7: items[1].name is missing
+f.yaml:7: items[1] is of no use`
 	if diff := cmp.Diff(f.Err().Error(), want); diff != "" {
 		t.Error("messages (-got +want):\n" + diff)
 	}
-	var m Mistake
-	if !errors.As(f.Err(), &m) || m.Line != 1 {
-		t.Errorf("first mistake %+v", m)
+	var got []Mistake
+	for _, err := range field.Split(f.Err())[1:3] {
+		m, _ := errors.AsType[Mistake](err)
+		got = append(got, Mistake{m.File, m.Line, m.Path, m.Msg, ""})
+	}
+	parts := []Mistake{{"f.yaml", 1, "tags", "is missing", ""}, {"f.yaml", 2, "nest.wait", `is "soon"; want a time with its unit, such as "30s" or "250ms"`, ""}}
+	if diff := cmp.Diff(got, parts, cmp.AllowUnexported(Mistake{})); diff != "" {
+		t.Error("parts (-got +want):\n" + diff)
 	}
 }
 

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/url"
 	"os"
 	"time"
 
+	"pdrouter/internal/field"
 	"pdrouter/internal/yamlfile"
 	"pdrouter/kvplane"
 	"pdrouter/metadata"
@@ -133,7 +133,7 @@ func ParseConfig(text []byte) (Config, error) {
 	var c Config
 	f := yamlfile.Decode(name, b, &c)
 	c = c.withDefaults()
-	f.Check("", c.Validate())
+	f.Check(c.Validate())
 	if err := f.Err(); err != nil {
 		return Config{}, wrong(Refused, "embed: %w", err)
 	}
@@ -161,27 +161,27 @@ func (c Config) withDefaults() Config {
 // Validate reports every mistake at once, each by its key.
 func (c Config) Validate() error {
 	var errs []error
-	want := func(ok bool, format string, args ...any) {
+	want := func(ok bool, path, format string, args ...any) {
 		if !ok {
-			errs = append(errs, fmt.Errorf(format, args...))
+			errs = append(errs, field.Errorf(path, format, args...))
 		}
 	}
-	want(c.Kind == KindRank || c.Kind == KindScheduler, "kind is %.40q; want rank or scheduler", c.Kind)
+	want(c.Kind == KindRank || c.Kind == KindScheduler, "kind", "is %.40q; want rank or scheduler", c.Kind)
 	if err := metadata.ValidName(c.Engine); err != nil {
-		errs = append(errs, fmt.Errorf("engine: %w", err))
+		errs = append(errs, field.Errorf("engine", "is %.140q; want 1 to %d letters, digits, '.', '_' and '-'", c.Engine, metadata.MaxName))
 	}
-	want(c.Role == metadata.Prefill || c.Role == metadata.Decode || c.Role == metadata.Both, "role is %.40q; want prefill, decode or both", string(c.Role))
+	want(c.Role == metadata.Prefill || c.Role == metadata.Decode || c.Role == metadata.Both, "role", "is %.40q; want prefill, decode or both", string(c.Role))
 	sized := true
 	for _, axis := range []struct {
 		name    string
 		at, all int
 	}{{"pp", c.Rank.PP, c.Size.PP}, {"tp", c.Rank.TP, c.Size.TP}} {
 		fits := axis.all >= 1 && axis.all <= metadata.MaxRanks
-		want(fits, "size.%s is %d; want 1 to %d", axis.name, axis.all, metadata.MaxRanks)
+		want(fits, "size."+axis.name, "is %d; want 1 to %d", axis.all, metadata.MaxRanks)
 		sized = sized && fits
-		want(axis.at >= 0 && axis.at < max(axis.all, 1), "rank.%s is %d; want 0 to %d", axis.name, axis.at, max(axis.all, 1)-1)
+		want(axis.at >= 0 && axis.at < max(axis.all, 1), "rank."+axis.name, "is %d; want 0 to %d", axis.at, max(axis.all, 1)-1)
 	}
-	want(!sized || c.Size.PP*c.Size.TP <= metadata.MaxRanks, "size is of more than %d ranks", metadata.MaxRanks)
+	want(!sized || c.Size.PP*c.Size.TP <= metadata.MaxRanks, "size", "is of more than %d ranks", metadata.MaxRanks)
 	for _, t := range []struct {
 		name string
 		d    time.Duration
@@ -189,26 +189,25 @@ func (c Config) Validate() error {
 		{"lease", c.Times.Lease}, {"beat", c.Times.Beat}, {"queue", c.Times.Queue}, {"wait", c.Times.Wait}, {"deadline", c.Times.Deadline},
 		{"net_delay", c.Times.NetDelay}, {"lost", c.Times.Lost}, {"lookup", c.Times.Lookup},
 	} {
-		want(t.d >= 0, "times.%s is %v; want 0 or more", t.name, t.d)
+		want(t.d >= 0, "times."+t.name, "is %v; want 0 or more", t.d)
 	}
 	var level slog.Level
-	want(level.UnmarshalText([]byte(c.Log.Level)) == nil, "log.level is %.40q; want debug, info, warn or error", c.Log.Level)
+	want(level.UnmarshalText([]byte(c.Log.Level)) == nil, "log.level", "is %.40q; want debug, info, warn or error", c.Log.Level)
 	if c.Kind == KindScheduler {
 		g := c.Gateway
-		want(g.URL == "" && g.TokenFile == "" && g.SignKey == "" && g.TTL == 0, "gateway has more than record_keys; the rest is for ranks, which publish")
+		want(g.URL == "" && g.TokenFile == "" && g.SignKey == "" && g.TTL == 0, "gateway", "has more than record_keys; the rest is for ranks, which publish")
 		return errors.Join(append(errs, c.Control.validate())...)
 	}
-	want(c.Compatibility != "" && len(c.Compatibility) <= metadata.MaxText, "compatibility has %d bytes; want 1 to %d", len(c.Compatibility), metadata.MaxText)
+	want(c.Compatibility != "" && len(c.Compatibility) <= metadata.MaxText, "compatibility", "has %d bytes; want 1 to %d", len(c.Compatibility), metadata.MaxText)
 	for _, u := range []struct{ name, value string }{{"http", c.HTTP}, {"control.url", c.Control.URL}} {
-		want(u.value == "" || isURL(u.value), "%s is %.200q; want http://host:port or https://host:port", u.name, u.value)
+		want(u.value == "" || isURL(u.value), u.name, "is %.200q; want http://host:port or https://host:port", u.value)
 	}
-	want(c.Control.Listen == "", "control.listen is %.200q; the scheduler serves these routes", c.Control.Listen)
-	want(isURL(c.Gateway.URL), "gateway.url is %.200q; want http://host:port or https://host:port", c.Gateway.URL)
-	want(c.Gateway.TokenFile != "", "gateway.token_file is missing; the gateway asks for a token")
-	want(c.Gateway.TTL >= 0, "gateway.ttl is %v; want 0 or more", c.Gateway.TTL)
-	want(c.Transport.Name != "tcp" || c.Cache.Memory != "vram", "transport.name is tcp, which reaches the host's memory only; cache.memory is vram")
-	transport := c.Transport.Validate(func(field string) string { return "transport." + field })
-	return errors.Join(append(errs, transport, c.Cache.validate(), c.Quarantine.Validate())...)
+	want(c.Control.Listen == "", "control.listen", "is %.200q; the scheduler serves these routes", c.Control.Listen)
+	want(isURL(c.Gateway.URL), "gateway.url", "is %.200q; want http://host:port or https://host:port", c.Gateway.URL)
+	want(c.Gateway.TokenFile != "", "gateway.token_file", "is missing; the gateway asks for a token")
+	want(c.Gateway.TTL >= 0, "gateway.ttl", "is %v; want 0 or more", c.Gateway.TTL)
+	want(c.Transport.Name != "tcp" || c.Cache.Memory != "vram", "transport.name", "is tcp, which reaches the host's memory only; cache.memory is vram")
+	return errors.Join(append(errs, field.Under("transport", c.Transport.Validate()), c.Cache.validate(), c.Quarantine.Validate())...)
 }
 
 func isURL(s string) bool {
@@ -223,23 +222,23 @@ func (c Cache) validate() error {
 		n    int
 	}{{"block_tokens", c.BlockTokens}, {"physical", c.Physical}, {"heads", c.Heads}, {"head_bytes", c.HeadBytes}} {
 		if f.n < 1 || f.n > 1<<20 {
-			errs = append(errs, fmt.Errorf("cache.%s is %d; want 1 to %d", f.name, f.n, 1<<20))
+			errs = append(errs, field.Errorf("cache."+f.name, "is %d; want 1 to %d", f.n, 1<<20))
 		}
 	}
 	if c.Memory != "dram" && c.Memory != "vram" {
-		errs = append(errs, fmt.Errorf("cache.memory is %.40q; want dram or vram", c.Memory))
+		errs = append(errs, field.Errorf("cache.memory", "is %.40q; want dram or vram", c.Memory))
 	}
 	if c.Order != metadata.HeadsFirst && c.Order != metadata.TokensFirst {
-		errs = append(errs, fmt.Errorf("cache.order is %.40q; want hnd or nhd", string(c.Order)))
+		errs = append(errs, field.Errorf("cache.order", "is %.40q; want hnd or nhd", string(c.Order)))
 	}
 	if c.DType == "" || len(c.DType) > metadata.MaxText {
-		errs = append(errs, fmt.Errorf("cache.dtype has %d bytes; want 1 to %d", len(c.DType), metadata.MaxText))
+		errs = append(errs, field.Errorf("cache.dtype", "has %d bytes; want 1 to %d", len(c.DType), metadata.MaxText))
 	}
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
 	if err := c.layout(nil).Validate(); err != nil {
-		return fmt.Errorf("cache: %w", err)
+		return field.Errorf("cache", "is no layout: %v", err)
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func TestConfig(t *testing.T) {
 		{wholeScheduler + `, times: {lease: soon}}`, "times.lease"},
 		{wholeScheduler + `, log: {level: loud}}`, `log.level is "loud"`},
 		{`{engine: e}`, `kind is ""`},
-		{`{kind: rank, engine: ".."}`, "engine: metadata: engine name"},
+		{`{kind: rank, engine: ".."}`, "engine is \"..\"; want 1 to 128 letters"},
 		{wholeRank + `, role: both!}`, `role is "both!"`},
 		{wholeRank + `, http: here}`, `http is "here"`},
 		{wholeRank + `, control: {listen: "127.0.0.1:0"}}`, "control.listen is"},

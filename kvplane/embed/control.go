@@ -3,7 +3,6 @@ package embed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/internal/field"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/control"
 )
@@ -31,17 +31,17 @@ type controlServer struct {
 func (c Control) validate() error {
 	var errs []error
 	if c.URL != "" {
-		errs = append(errs, errors.New("control.url is for ranks, which name it in their records; want control.listen"))
+		errs = append(errs, field.Errorf("control.url", "is for ranks, which name it in their records; want control.listen"))
 	}
 	if c.Listen == "" {
 		return errors.Join(errs...)
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
-		return errors.Join(append(errs, fmt.Errorf("control.listen is %.200q; want host:port", c.Listen))...)
+		return errors.Join(append(errs, field.Errorf("control.listen", "is %.200q; want host:port", c.Listen))...)
 	}
 	if ip := net.ParseIP(host); len(c.Keys) == 0 && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		errs = append(errs, fmt.Errorf("control.keys is missing; control.listen is %s, and open control routes are for loopback only", c.Listen))
+		errs = append(errs, field.Errorf("control.keys", "is missing; control.listen is %s, and open control routes are for loopback only", c.Listen))
 	}
 	return errors.Join(errs...)
 }

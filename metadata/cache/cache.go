@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pdrouter/internal/field"
 	"pdrouter/metadata"
 )
 
@@ -43,7 +44,7 @@ func (c Config) Validate() error {
 		d    time.Duration
 	}{{"refresh", c.Refresh}, {"settle", c.Settle}, {"read", c.Read}, {"retry", c.Retry}} {
 		if f.d < 0 {
-			errs = append(errs, fmt.Errorf("%s is %v; want more than 0", f.name, f.d))
+			errs = append(errs, field.Errorf(f.name, "is %v; want more than 0", f.d))
 		}
 	}
 	return errors.Join(errs...)

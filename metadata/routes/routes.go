@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"time"
 
+	"pdrouter/internal/field"
 	"pdrouter/internal/refusal"
 	"pdrouter/metadata"
 )
@@ -44,11 +45,11 @@ func (c Config) Validate() error {
 		d    time.Duration
 	}{{"max_ttl", c.MaxTTL}, {"skew", c.Skew}, {"store", c.Store}} {
 		if f.d < 0 {
-			errs = append(errs, fmt.Errorf("%s is %v; want more than 0", f.name, f.d))
+			errs = append(errs, field.Errorf(f.name, "is %v; want more than 0", f.d))
 		}
 	}
 	if c.Skew > metadata.FenceKept {
-		errs = append(errs, fmt.Errorf("skew is %v; want at most %v, for which stores remember generations", c.Skew, metadata.FenceKept))
+		errs = append(errs, field.Errorf("skew", "is %v; want at most %v, for which stores remember generations", c.Skew, metadata.FenceKept))
 	}
 	return errors.Join(append(errs, c.Watch.validate())...)
 }

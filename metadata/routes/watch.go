@@ -3,7 +3,7 @@ package routes
 import (
 	"cmp"
 	"errors"
-	"fmt"
+	"pdrouter/internal/field"
 	"time"
 )
 
@@ -32,11 +32,16 @@ func (c WatchConfig) validate() error {
 		d    time.Duration
 	}{{"keep_alive", c.KeepAlive}, {"write", c.Write}} {
 		if f.d < 0 {
-			errs = append(errs, fmt.Errorf("watch.%s is %v; want more than 0", f.name, f.d))
+			errs = append(errs, field.Errorf("watch."+f.name, "is %v; want more than 0", f.d))
 		}
 	}
-	if c.Watchers < 0 || c.PerCaller < 0 || c.Buffer < 0 {
-		errs = append(errs, fmt.Errorf("watch.watchers, watch.per_caller and watch.buffer are %d, %d and %d; want more than 0", c.Watchers, c.PerCaller, c.Buffer))
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"watchers", c.Watchers}, {"per_caller", c.PerCaller}, {"buffer", c.Buffer}} {
+		if f.n < 0 {
+			errs = append(errs, field.Errorf("watch."+f.name, "is %d; want more than 0", f.n))
+		}
 	}
 	return errors.Join(errs...)
 }

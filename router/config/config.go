@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"pdrouter/internal/field"
 	"pdrouter/metadata"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
@@ -129,7 +130,7 @@ func (c Config) Validate() error {
 		v.add("models", "is empty", "at least one model")
 	}
 	names := make(map[string]bool, len(c.Models))
-	engines := make(map[string]string)
+	engines := make(map[string]bool)
 	for i, m := range c.Models {
 		key := fmt.Sprintf("models[%d]", i)
 		switch {
@@ -159,8 +160,8 @@ func (c Config) Validate() error {
 	return errors.Join(v...)
 }
 
-// validate checks one model. growing allows lists without engines; engines maps the name of each engine seen to where it was.
-func (m Model) validate(key string, growing bool, engines map[string]string, v *faults) {
+// validate checks one model. growing allows lists without engines; engines has the name of each engine seen.
+func (m Model) validate(key string, growing bool, engines map[string]bool, v *faults) {
 	conn, known := connector.Find(m.Connector)
 	switch {
 	case !known:
@@ -198,10 +199,10 @@ func (m Model) validate(key string, growing bool, engines map[string]string, v *
 				v.add(at+".name", "is empty", "a stable name")
 			} else if metadata.ValidName(e.Name) != nil {
 				v.add(at+".name", fmt.Sprintf("is %.140q", e.Name), "letters, digits, '.', '_' and '-'")
-			} else if was, ok := engines[e.Name]; ok {
-				v.add(at+".name", fmt.Sprintf("is %q, the name of %s", e.Name, was), "a name of its own")
+			} else if engines[e.Name] {
+				v.add(at+".name", fmt.Sprintf("is %q, the name of another engine", e.Name), "a name of its own")
 			} else {
-				engines[e.Name] = at
+				engines[e.Name] = true
 			}
 			v.base(at+".url", e.URL)
 			v.url(at+".control", e.Control, false)
@@ -233,7 +234,7 @@ func (m Model) Stock() bool { return m.Traits().Stock != nil }
 type faults []error
 
 func (v *faults) add(key, is, want string) {
-	*v = append(*v, fmt.Errorf("%s %s; want %s", key, is, want))
+	*v = append(*v, field.Errorf(key, "%s; want %s", is, want))
 }
 
 // sideChannel checks the address of a stock engine's side channel.

@@ -26,9 +26,9 @@ func TestConfigMistakes(t *testing.T) {
 		{"one role", Config{Models: []Model{{Name: "m", Connector: connector.NamePush, Decode: []Engine{ok}}}}, []string{
 			"models[0].prefill is empty; want at least one engine for connector vllm-nixl-push"}},
 		{"names twice", Config{Models: []Model{{Name: "m", Engines: []Engine{ok, ok}}, {Name: "m", Engines: []Engine{ok}}}}, []string{
-			`models[0].engines[1].name is "a", the name of models[0].engines[0]; want a name of its own`,
+			`models[0].engines[1].name is "a", the name of another engine; want a name of its own`,
 			`models[1].name is "m" again; want a name of its own`,
-			`models[1].engines[0].name is "a", the name of models[0].engines[0]; want a name of its own`}},
+			`models[1].engines[0].name is "a", the name of another engine; want a name of its own`}},
 		{"url", Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: "10.0.0.1:8000"}}}}}, []string{
 			`models[0].engines[0].url is "10.0.0.1:8000"; want a base URL such as http://10.0.0.7:8000`}},
 		{"url with a path", Config{Models: []Model{{Name: "m", Engines: []Engine{{Name: "a", URL: ok.URL + "/v1"}, {Name: "b", URL: ok.URL + "/"}, {Name: "c", URL: "http://ingress/c"}, {Name: "d", URL: "http://ingress/d/v1/completions"}}, EnginesFrom: Source{DNS: "http://engines.svc:8000/v1/"}}}}, []string{

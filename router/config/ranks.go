@@ -35,7 +35,7 @@ func (e Engine) Ranks() []Engine {
 func (e Engine) rankName(k int) string { return e.Name + ".dp" + strconv.Itoa(k) }
 
 // validateRanks checks the number of ranks, and that no other engine has their names.
-func (e Engine) validateRanks(at, connectorName string, engines map[string]string, v *faults) {
+func (e Engine) validateRanks(at, connectorName string, engines map[string]bool, v *faults) {
 	key, is := at+".data_parallel", fmt.Sprintf("is %d", e.DataParallel)
 	switch {
 	case e.DataParallel == 0:
@@ -56,11 +56,11 @@ func (e Engine) validateRanks(at, connectorName string, engines map[string]strin
 		return
 	}
 	for k := range e.DataParallel {
-		if was, ok := engines[e.rankName(k)]; ok {
-			v.add(at+".name", fmt.Sprintf("is %q, whose rank %d has the name of %s", e.Name, k, was), "a name of its own")
+		if engines[e.rankName(k)] {
+			v.add(at+".name", fmt.Sprintf("is %q, whose rank %d has the name of another engine", e.Name, k), "a name of its own")
 			return
 		}
-		engines[e.rankName(k)] = at
+		engines[e.rankName(k)] = true
 	}
 }
 

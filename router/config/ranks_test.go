@@ -26,7 +26,7 @@ func TestRanks(t *testing.T) {
 	}{
 		{Model{Name: "m", Engines: []Engine{{Name: "a", URL: one.URL, DataParallel: -1}}}, "models[0].engines[0].data_parallel is -1; want 1 to 1024"},
 		{Model{Name: "m", Engines: []Engine{{Name: "a.dp1", URL: one.URL}, {Name: "a", URL: one.URL, DataParallel: 2}}},
-			`models[0].engines[1].name is "a", whose rank 1 has the name of models[0].engines[0]; want a name of its own`},
+			`models[0].engines[1].name is "a", whose rank 1 has the name of another engine; want a name of its own`},
 		{Model{Name: "m", Connector: connector.NameKVPlane, Prefill: []Engine{{Name: "a", URL: one.URL, DataParallel: 2}}, Decode: []Engine{{Name: "b", URL: one.URL}}},
 			"models[0].prefill[0].data_parallel is 2; want no data-parallel ranks for connector kvplane"},
 		{Model{Name: "m", Connector: connector.NamePush, Prefill: []Engine{{Name: "a", URL: one.URL, DataParallel: 3, SideChannel: "h:65534"}}, Decode: []Engine{{Name: "b", URL: one.URL}}},

@@ -151,7 +151,7 @@ func (s Source) validateDNS(key, connectorName string, v *faults) {
 		}
 	}
 	example := s.Engine("engine", netip.MustParseAddrPort("10.0.0.7:1"))
-	example.validateRanks(key, connectorName, map[string]string{}, v)
+	example.validateRanks(key, connectorName, map[string]bool{}, v)
 	example.validateBootstrap(key, connectorName, strings.HasSuffix(key, "prefill_from"), v)
 	example.validateStock(key, connectorName, v)
 	s.TLS.validate(key+".tls", strings.HasPrefix(s.DNS, "https:") || strings.HasPrefix(s.Control, "https:"), v)
