@@ -34,6 +34,8 @@ type fileConfig struct {
 	// Replicas is how many gateways serve this configuration behind one address. It only says what they need of each other:
 	// check warns where they cannot have it. Default 1.
 	Replicas int `yaml:"replicas"`
+	// Advanced has settings whose defaults fit.
+	Advanced advancedConfig `yaml:"advanced"`
 }
 
 // listenConfig says where the three listeners are, each as host:port.
@@ -152,6 +154,7 @@ func (c fileConfig) Validate() error {
 		c.Auth.validateDevelopment(c.Listen),
 		c.Log.validate(),
 		c.validateReplicas(),
+		c.Advanced.validate(),
 	}
 	return errors.Join(errs...)
 }

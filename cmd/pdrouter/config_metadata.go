@@ -15,10 +15,18 @@ func element(list string, i int) string { return list + "[" + strconv.Itoa(i) + 
 
 // metadataConfig says where the records of the engines' ranks are kept.
 type metadataConfig struct {
-	Store  string         `yaml:"store"`  // memory (default; one gateway) or redis (shared by several)
-	Redis  redisdb.Config `yaml:"redis"`  // for store redis
-	Cache  cache.Config   `yaml:"cache"`  // this gateway's own copy
-	Routes routes.Config  `yaml:"routes"` // what agents may publish
+	Store string         `yaml:"store"` // memory (default; one gateway) or redis (shared by several)
+	Redis redisdb.Config `yaml:"redis"` // for store redis
+}
+
+// advancedConfig has settings whose defaults fit: intervals, buffers and pauses of the parts that the gateway is made of.
+type advancedConfig struct {
+	MetadataCache  cache.Config  `yaml:"metadata_cache"`  // this gateway's own copy of the records
+	MetadataRoutes routes.Config `yaml:"metadata_routes"` // what agents may publish
+}
+
+func (a advancedConfig) validate() error {
+	return errors.Join(field.Under("advanced.metadata_cache", a.MetadataCache.Validate()), field.Under("advanced.metadata_routes", a.MetadataRoutes.Validate()))
 }
 
 func (m metadataConfig) withDefaults() metadataConfig {
@@ -40,6 +48,5 @@ func (m metadataConfig) validate() error {
 	default:
 		errs = append(errs, field.Errorf("metadata.store", "is %q; want memory or redis", m.Store))
 	}
-	errs = append(errs, field.Under("metadata.cache", m.Cache.Validate()), field.Under("metadata.routes", m.Routes.Validate()))
 	return errors.Join(errs...)
 }

@@ -40,7 +40,7 @@ func startShared(t *testing.T, redis string) *sharedFleet {
 		agents[i] = take()
 		f.clients[i], f.operations[i] = "http://"+client, "http://"+operations
 		path := f.path(fmt.Sprintf("gateway-%d.yaml", i))
-		must(os.WriteFile(path, []byte(f.config(client, agents[i], operations)+"metadata: {store: redis, redis: {"+redis+"}, cache: {refresh: 1s}}\n"), 0o600))
+		must(os.WriteFile(path, []byte(f.config(client, agents[i], operations)+"metadata: {store: redis, redis: {"+redis+"}}\nadvanced: {metadata_cache: {refresh: 1s}}\n"), 0o600))
 		must(f.start(fmt.Sprintf("gateway-%d", i), "serve", "-c", path))
 	}
 	for i, e := range f.engines {

@@ -20,7 +20,7 @@ func liveKeys() []string {
 // fixedKeys are what it may not, though some are below the others: parts of the gateway that live as long as it does were
 // built from them.
 func fixedKeys() []string {
-	return []string{"metadata", "reclaim", "replicas", "auth.records", "limits.recent", "limits.concurrent", "limits.handshakes", "limits.handshakes_per_engine", "timeouts.probe", "timeouts.read", "timeouts.idle"}
+	return []string{"metadata", "reclaim", "replicas", "advanced", "auth.records", "limits.recent", "limits.concurrent", "limits.handshakes", "limits.handshakes_per_engine", "timeouts.probe", "timeouts.read", "timeouts.idle"}
 }
 
 // fixed reports whether the key cannot change while the gateway runs. A key that nobody has thought of cannot.

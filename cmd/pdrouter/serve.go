@@ -158,7 +158,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 		}
 		g.store = redisstore.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, voucher, log)
 	}
-	if g.cache, err = cache.New(g.store, l.Metadata.Cache, log); err != nil {
+	if g.cache, err = cache.New(g.store, l.Advanced.MetadataCache, log); err != nil {
 		return nil, err
 	}
 	if records != nil {
@@ -201,7 +201,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 
 // routes makes what the agents' and the operations' listener serve.
 func (g *gateway) routes(l *loaded, voucher metadata.Voucher, meters *metrics) (err error) {
-	g.agentRoutes, err = routes.New(l.Metadata.Routes, routes.Parts{
+	g.agentRoutes, err = routes.New(l.Advanced.MetadataRoutes, routes.Parts{
 		Store: g.store, Copy: g.cache, Authorizer: routes.AuthorizerFunc(g.authorizeAgent), Voucher: voucher, Pairs: g.router.Pairs,
 		Paired: g.router.Paired, Refused: meters.refusedAgent, Log: g.log,
 	})
