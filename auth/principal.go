@@ -2,9 +2,10 @@ package auth
 
 import (
 	"errors"
-	"pdrouter/internal/field"
 	"slices"
 	"time"
+
+	"pdrouter/internal/field"
 )
 
 // The audiences of tokens, one per listener. A token for one is refused by the others.

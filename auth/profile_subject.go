@@ -3,10 +3,11 @@ package auth
 import (
 	"errors"
 	"fmt"
-	"pdrouter/internal/field"
 	"regexp"
 	"slices"
 	"strings"
+
+	"pdrouter/internal/field"
 )
 
 // SubjectRule says what the bearers of a foreign issuer's tokens may do whose sub fits a pattern.

@@ -2,8 +2,9 @@ package kvplane
 
 import (
 	"errors"
-	"pdrouter/internal/field"
 	"time"
+
+	"pdrouter/internal/field"
 )
 
 // Patience says how much of the cache a silent peer may keep in quarantine, and for how long. Beyond that the ranks that

@@ -2,13 +2,12 @@ package kvplane
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
-
-	"log/slog"
 )
 
 // simCounts says how often everything was reached, over many seeds.

@@ -3,8 +3,9 @@ package policies
 import (
 	"errors"
 	"fmt"
-	"pdrouter/internal/field"
 	"strings"
+
+	"pdrouter/internal/field"
 )
 
 // Config is a policy as it is written in YAML. It can stand in a file of its own or as a section of another.

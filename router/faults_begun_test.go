@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"pdrouter/router/reclaim"
 	"testing"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/openai"
+	"pdrouter/router/reclaim"
 )
 
 // TestFault54StockDecodeHasNotBegun has prefill die while decode, whose places are taken, has yet to begin with the request. It may be

@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"pdrouter/router/reclaim"
 	"testing"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/reclaim"
 )
 
 // TestFault47StockPlainNamesWait has prefill's answer lost, or an error in its place, where prefill knows requests by the very id that

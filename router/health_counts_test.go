@@ -2,12 +2,12 @@ package router_test
 
 import (
 	"context"
-	"pdrouter/router/reclaim"
 	"testing"
 	"time"
 
 	"pdrouter/internal/routertest"
 	"pdrouter/router/connector"
+	"pdrouter/router/reclaim"
 )
 
 // TestLoadIsSeenForAll has the first of two who look at one engine's load go while the look is under way: the other has what it brings.

@@ -5,9 +5,10 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
-	"pdrouter/internal/field"
 	"strings"
 	"time"
+
+	"pdrouter/internal/field"
 )
 
 // JWKSConfig says where an issuer's key set (RFC 7517 §5) is, and how often it is asked for. Nothing that a server

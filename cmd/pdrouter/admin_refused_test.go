@@ -5,8 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"pdrouter/router/config"
 	"testing"
+
+	"pdrouter/router/config"
 )
 
 // TestAdminRefusedLeavesNothing has a change that cannot be taken into use, while somebody else's change applies it as well:

@@ -3,10 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
-	"pdrouter/router/report"
 	"sort"
 	"strings"
 	"time"
+
+	"pdrouter/router/report"
 )
 
 // demoRow is one request of the demo: what the client saw and what the gateway knows of it.

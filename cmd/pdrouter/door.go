@@ -6,10 +6,11 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"pdrouter/internal/field"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"pdrouter/internal/field"
 )
 
 // door is one of the gateway's listeners. Its address may change while it is served: whatever has connected to the one

@@ -3,10 +3,11 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"pdrouter/router/config"
 	"slices"
 	"strings"
 	"testing"
+
+	"pdrouter/router/config"
 )
 
 // TestEngineTLSFiles: check reads the files of an engine's TLS, relative to the configuration, and a reload watches them.

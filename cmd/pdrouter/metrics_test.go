@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"pdrouter/router/dispatch"
-	"pdrouter/router/report"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"pdrouter/router/dispatch"
+	"pdrouter/router/report"
 )
 
 func TestSpentLeavesOutWhatWasNotReached(t *testing.T) {

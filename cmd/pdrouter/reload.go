@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"pdrouter/router/config"
 	"slices"
+
+	"pdrouter/router/config"
 )
 
 // applied is the configuration that a running gateway works by: what stands in the file, and the engines that others know

@@ -3,8 +3,9 @@ package main
 import (
 	"errors"
 	"os"
-	"pdrouter/router/config"
 	"slices"
+
+	"pdrouter/router/config"
 )
 
 // without has engines be left out from now on whose credentials cannot be read, if that is all that was wrong, and reports

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"pdrouter/internal/field"
 	"reflect"
 	"strings"
 	"time"
+
+	"pdrouter/internal/field"
 )
 
 // Config says where Redis is and how to speak to it: exactly one of Address, Sentinel and Cluster. Secrets and

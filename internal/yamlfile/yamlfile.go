@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"pdrouter/internal/field"
 	"reflect"
 	"regexp"
 	"slices"
@@ -18,6 +17,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"pdrouter/internal/field"
 )
 
 // File is one YAML document with the mistakes found in it so far. It is not safe for concurrent use.

@@ -3,12 +3,13 @@ package yamlfile
 import (
 	"errors"
 	"fmt"
-	"pdrouter/internal/field"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/internal/field"
 )
 
 type inner struct {

@@ -3,8 +3,9 @@ package routes
 import (
 	"cmp"
 	"errors"
-	"pdrouter/internal/field"
 	"time"
+
+	"pdrouter/internal/field"
 )
 
 // WatchConfig bounds GET /metadata/v1/watch.
