@@ -7,7 +7,7 @@ import (
 	"net"
 	"time"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/memory"
 )
 
 const bandwidthAbout = planeVoid + "The bytes of a transfer over the time from its registration until decode's agent has seen the completion. Blocks of 4, 18 and 32 KiB (a head's share of a wide model, MLA's latent, a whole GQA block), 1 to 1,024 of them, shuffled on both sides or neighbours that join.\n\n" +
@@ -100,7 +100,7 @@ func (s *planeStage) kernel(of string, shape planeShape, single bool, figure fun
 
 // memcpy is a plain copy in this process as a contender, in GB/s.
 func (s *planeStage) memcpy(shape planeShape) (contender, error) {
-	to, free, err := kvplane.AllocateMemory(len(s.rank.memory))
+	to, free, err := memory.Allocate(len(s.rank.memory))
 	if err != nil {
 		return contender{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/memory"
 )
 
 // waiting is how many of so many outstanding transfers are registered and wait for their offer. The others are offered
@@ -66,7 +67,7 @@ func (d *planeDecode) copy(o planeOrder) (a planeAnswer, err error) {
 			if o.Single {
 				n = 1
 			}
-			if err := kvplane.CopyFromProcess(d.pid, into[:n], at[:n]); err != nil {
+			if err := memory.CopyFromProcess(d.pid, into[:n], at[:n]); err != nil {
 				return a, err
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/nixl"
 	"pdrouter/metadata"
 )
@@ -70,7 +71,7 @@ func (c planeRankConfig) blockBytes() int {
 }
 
 // record is what the rank publishes, but for what its agent adds.
-func (c planeRankConfig) record(at kvplane.Memory) metadata.Record {
+func (c planeRankConfig) record(at memory.Region) metadata.Record {
 	l := c.Layout
 	size, heads, tp := c.blockBytes(), l.TP, 1
 	if c.Role == metadata.Decode {
@@ -105,14 +106,14 @@ func openPlaneRank(cfg planeRankConfig, peers func() []metadata.Record, reports 
 			err = errors.Join(fmt.Errorf("bench: plane %s over %s: %w", cfg.Role, cfg.Which, err), r.close())
 		}
 	}()
-	memory, free, err := kvplane.AllocateMemory(cfg.Layout.Blocks * cfg.blockBytes())
+	room, free, err := memory.Allocate(cfg.Layout.Blocks * cfg.blockBytes())
 	if err != nil {
 		return nil, err
 	}
 	closers = append(closers, free)
-	r.memory = memory
-	for i := 0; i < len(memory); i += 8 { // every page is there, and every block differs
-		binary.LittleEndian.PutUint64(memory[i:], planeWord(i, cfg.Role))
+	r.memory = room
+	for i := 0; i < len(room); i += 8 { // every page is there, and every block differs
+		binary.LittleEndian.PutUint64(room[i:], planeWord(i, cfg.Role))
 	}
 	var transport kvplane.Transport
 	switch cfg.Which {
@@ -127,9 +128,9 @@ func openPlaneRank(cfg planeRankConfig, peers func() []metadata.Record, reports 
 		r.tcp = kvplane.NewTCP(kvplane.TCPConfig{Path: cfg.Which})
 		transport = &stampedTCP{TCP: r.tcp, stamp: r.stamp}
 	}
-	at := kvplane.MemoryOf(memory)
+	at := memory.Of(room)
 	agent, err := kvplane.Open(kvplane.Config{
-		Self: cfg.record(at), Memory: []kvplane.Memory{at}, Transport: transport, Directory: planeDirectory(peers),
+		Self: cfg.record(at), Memory: []memory.Region{at}, Transport: transport, Directory: planeDirectory(peers),
 		Report: func(p kvplane.Report) { reports <- planeReport{p, time.Now()} },
 		Times:  planeTimes(), Log: slog.New(slog.DiscardHandler),
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/internal/procid"
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/plan"
 	"pdrouter/metadata"
 )
@@ -30,7 +31,7 @@ type Config struct {
 	// Self is this rank's record without Agent, Transport, Blob, Doorbell, Process and Key, which Open fills in.
 	Self metadata.Record
 	// Memory is what peers may write into and what is written from. It holds every region of Self.Layout.
-	Memory    []Memory
+	Memory    []memory.Region
 	Transport Transport // owned by the agent from Open on, closed with it
 	Directory Directory
 	// Report is called on the agent's goroutine. It must neither block nor call the agent's Close. Nil: reports wait for
@@ -113,7 +114,7 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	for _, r := range self.Layout.Regions {
-		if !slices.ContainsFunc(cfg.Memory, func(m Memory) bool {
+		if !slices.ContainsFunc(cfg.Memory, func(m memory.Region) bool {
 			return r.Base >= m.Base && r.Base-m.Base <= m.Length && r.Length <= m.Length-(r.Base-m.Base)
 		}) {
 			return nil, fmt.Errorf("kvplane: agent %s: layer %d lies outside of the memory", self.Agent, r.Layer)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/nixl"
 	"pdrouter/kvplane/plan/plantest"
 	"pdrouter/metadata"
@@ -85,17 +86,17 @@ func newRig(t *testing.T, s plantest.Spec, o rigOptions) *rig {
 		for _, region := range rec.Layout.Regions {
 			size += int(region.Length)
 		}
-		b, free, err := AllocateMemory(size)
+		b, free, err := memory.Allocate(size)
 		if err != nil {
 			t.Fatal(err)
 		}
 		rec.Generation, rec.Role, rec.Agent = r.inc.Generation, o.role, ""
-		base := MemoryOf(b).Base
+		base := memory.Of(b).Base
 		for i := range rec.Layout.Regions {
 			rec.Layout.Regions[i].Base += base - s.Base
 		}
 		a, err := Open(Config{
-			Self: rec, Memory: []Memory{MemoryOf(b)}, Transport: o.transport(), Directory: o.directory,
+			Self: rec, Memory: []memory.Region{memory.Of(b)}, Transport: o.transport(), Directory: o.directory,
 			Report: r.report, Times: o.times, SerialStarts: true,
 		})
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/metadata"
 )
 
@@ -20,14 +21,14 @@ type wire struct {
 	last    map[messageKind][]byte // what was said last, by its kind
 }
 
-func (t *wire) Name() string                                  { return "wire" }
-func (t *wire) Open(string, []Memory) ([]byte, string, error) { return nil, "", nil }
-func (t *wire) Connect(metadata.Record) error                 { return nil }
-func (t *wire) Disconnect(string)                             {}
-func (t *wire) Wake() <-chan struct{}                         { return nil }
-func (t *wire) Polled() bool                                  { return false }
-func (t *wire) Close() error                                  { return nil }
-func (t *wire) deliver(in Incoming)                           { t.in = append(t.in, in) }
+func (t *wire) Name() string                                         { return "wire" }
+func (t *wire) Open(string, []memory.Region) ([]byte, string, error) { return nil, "", nil }
+func (t *wire) Connect(metadata.Record) error                        { return nil }
+func (t *wire) Disconnect(string)                                    {}
+func (t *wire) Wake() <-chan struct{}                                { return nil }
+func (t *wire) Polled() bool                                         { return false }
+func (t *wire) Close() error                                         { return nil }
+func (t *wire) deliver(in Incoming)                                  { t.in = append(t.in, in) }
 
 func (t *wire) Send(_ string, body []byte) error {
 	b := &t.buffers[t.next%len(t.buffers)]
@@ -182,11 +183,11 @@ func TestPollBudget(t *testing.T) {
 	for _, name := range []string{"tcp", "nixl"} {
 		t.Run(name, func(t *testing.T) {
 			transport := newTransport(t, name) // skips without NIXL
-			memory, free, err := AllocateMemory(4096)
+			room, free, err := memory.Allocate(4096)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := transport.Open("x@1/0/0/0", []Memory{MemoryOf(memory)}); err != nil {
+			if _, _, err := transport.Open("x@1/0/0/0", []memory.Region{memory.Of(room)}); err != nil {
 				t.Fatal(err)
 			}
 			defer func() {

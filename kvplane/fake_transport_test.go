@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/nixl"
 	"pdrouter/metadata"
 )
@@ -47,7 +48,7 @@ func (n *fakeNet) strikeLocked(what string) string {
 type fakeTransport struct {
 	net     *fakeNet
 	name    string
-	memory  []Memory
+	memory  []memory.Region
 	wake    chan struct{}
 	peers   map[string]bool
 	arrived []Incoming
@@ -64,7 +65,7 @@ func (t *fakeTransport) Name() string          { return "fake" }
 func (t *fakeTransport) Polled() bool          { return t.net.polled }
 func (t *fakeTransport) Wake() <-chan struct{} { return t.wake }
 
-func (t *fakeTransport) Open(agent string, memory []Memory) ([]byte, string, error) {
+func (t *fakeTransport) Open(agent string, memory []memory.Region) ([]byte, string, error) {
 	t.net.mu.Lock()
 	defer t.net.mu.Unlock()
 	t.name, t.memory = agent, memory
@@ -182,7 +183,7 @@ func (t *fakeTransport) Write(agent string, id uint64, ranges []Range, notify []
 		if far.closed {
 			return
 		}
-		if !slices.ContainsFunc(far.memory, func(m Memory) bool { return r.Remote >= m.Base && r.Remote+r.Length <= m.Base+m.Length }) {
+		if !slices.ContainsFunc(far.memory, func(m memory.Region) bool { return r.Remote >= m.Base && r.Remote+r.Length <= m.Base+m.Length }) {
 			panic(fmt.Sprintf("range %+v outside of the peer's memory", r))
 		}
 		copy(nixl.View(r.Remote, r.Length), nixl.View(r.Local, r.Length))

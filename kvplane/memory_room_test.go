@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"pdrouter/internal/cuda"
+	"pdrouter/kvplane/memory"
 )
 
 // room is the memory of one agent under test: what its transport registers, and bytes that the test reads and writes.
 type room struct {
-	memory Memory
+	memory memory.Region
 	bytes  []byte       // the memory itself, or a copy of it
 	load   func() error // brings the copy up to date; nil: there is none
 	store  func() error // brings the memory up to date; nil: there is no copy
@@ -23,7 +24,7 @@ func newRoom(t testing.TB, kind string, n int) room {
 	if kind == "vram" {
 		return newRoomOnGPU(t, n)
 	}
-	mem, free, err := AllocateMemory(n)
+	mem, free, err := memory.Allocate(n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +33,7 @@ func newRoom(t testing.TB, kind string, n int) room {
 			t.Error(err)
 		}
 	})
-	r := room{memory: MemoryOf(mem), bytes: mem}
+	r := room{memory: memory.Of(mem), bytes: mem}
 	if kind == "copied" {
 		r.bytes = make([]byte, n)
 		r.load = func() error { copy(r.bytes, mem); return nil }
@@ -74,7 +75,7 @@ func newRoomOnGPU(t testing.TB, n int) room {
 	})
 	bytes := make([]byte, n)
 	return room{
-		memory: MemoryOn(m), bytes: bytes,
+		memory: memory.On(m), bytes: bytes,
 		load:  func() error { return errors.Join(m.Sync(), m.Read(0, bytes)) },
 		store: func() error { return errors.Join(m.Write(0, bytes), m.Sync()) },
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/nixl"
 )
 
@@ -52,7 +53,7 @@ type NIXL struct {
 	name      string
 	agent     *nixl.Agent
 	backend   *nixl.Backend
-	memory    spans
+	memory    memory.Set
 	registers []*nixl.Registration
 	bell      *doorbell
 	peers     map[string]*nixlPeer
@@ -79,7 +80,7 @@ func (t *NIXL) Wake() <-chan struct{} { return t.bell.wake }
 
 // Open implements Transport. It takes about half a second. The agent's name must contain its generation: NIXL keeps
 // what it knows of a name.
-func (t *NIXL) Open(agent string, memory []Memory) (blob []byte, bell string, err error) {
+func (t *NIXL) Open(agent string, memory []memory.Region) (blob []byte, bell string, err error) {
 	fail := func(err error) error { return fmt.Errorf("kvplane: nixl agent %s: %w", agent, err) }
 	if t.agent != nil || t.closed {
 		return nil, "", fail(errors.New("opened before"))
@@ -90,7 +91,7 @@ func (t *NIXL) Open(agent string, memory []Memory) (blob []byte, bell string, er
 		}
 	}()
 	t.name = agent
-	if t.memory, err = newNIXLSpans(memory); err != nil {
+	if t.memory, err = newNIXLSet(memory); err != nil {
 		return nil, "", fail(err)
 	}
 	if t.agent, err = t.lib.NewAgent(agent, nixl.AgentConfig{}); err != nil {

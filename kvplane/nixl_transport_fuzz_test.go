@@ -1,6 +1,7 @@
 package kvplane
 
 import (
+	"pdrouter/kvplane/memory"
 	"strings"
 	"testing"
 
@@ -10,7 +11,7 @@ import (
 // FuzzNIXLBlob reads what a peer has published: memory that was taken is in order, does not overlap or wrap around,
 // and is of a type that NIXL knows, and every part of it can be described.
 func FuzzNIXLBlob(f *testing.F) {
-	for _, memory := range [][]Memory{
+	for _, regions := range [][]memory.Region{
 		nil,
 		{{Base: 0x1000, Length: 0x1000}},
 		{{Base: 0x4000, Length: 0x1000, Type: "vram", Device: 3}, {Base: 0x1000, Length: 0x1000, Type: "dram"}},
@@ -18,7 +19,7 @@ func FuzzNIXLBlob(f *testing.F) {
 		{{Base: ^uint64(0) - 1, Length: 2}},
 		{{Base: 1, Length: 1, Type: "disk"}},
 	} {
-		b, err := msgpack.Marshal(nixlBlob{Version: nixlBlobVersion, Metadata: []byte("nixl's own"), Memory: memory})
+		b, err := msgpack.Marshal(nixlBlob{Version: nixlBlobVersion, Metadata: []byte("nixl's own"), Memory: regions})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -48,7 +49,7 @@ func FuzzNIXLBlob(f *testing.F) {
 			t.Fatal(err)
 		}
 		side := nixlSide{whose: "the peer's", spans: s}
-		if r, err := side.region(address, length); err == nil && !s.holds(r.Address, r.Length) {
+		if r, err := side.region(address, length); err == nil && !s.Holds(r.Address, r.Length) {
 			t.Fatalf("%+v is outside of %+v", r, s)
 		}
 	})

@@ -1,16 +1,14 @@
 package kvplane
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
-	"sort"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/nixl"
 )
 
 // nixlKind translates a type of memory.
-func nixlKind(m Memory) (nixl.Kind, error) {
+func nixlKind(m memory.Region) (nixl.Kind, error) {
 	switch {
 	case m.Type == "" || m.Type == "dram":
 		return nixl.DRAM, nil
@@ -21,7 +19,7 @@ func nixlKind(m Memory) (nixl.Kind, error) {
 }
 
 // nixlRegion describes a stretch of registered memory. NIXL numbers devices in VRAM only.
-func nixlRegion(m Memory, kind nixl.Kind, address, length uint64) nixl.Region {
+func nixlRegion(m memory.Region, kind nixl.Kind, address, length uint64) nixl.Region {
 	r := nixl.Region{Address: address, Length: length}
 	if kind == nixl.VRAM {
 		r.Device = uint64(m.Device)
@@ -29,25 +27,18 @@ func nixlRegion(m Memory, kind nixl.Kind, address, length uint64) nixl.Region {
 	return r
 }
 
-// newNIXLSpans sorts memory of any type by address, which is one space for all types, and refuses what is empty, wraps
-// around, overlaps or is of no known type.
-func newNIXLSpans(memory []Memory) (spans, error) {
-	s := slices.SortedFunc(slices.Values(memory), func(a, b Memory) int { return cmp.Compare(a.Base, b.Base) })
-	for i, m := range s {
-		switch _, err := nixlKind(m); {
-		case err != nil:
+// newNIXLSet refuses memory of no known type.
+func newNIXLSet(regions []memory.Region) (memory.Set, error) {
+	for _, m := range regions {
+		if _, err := nixlKind(m); err != nil {
 			return nil, err
-		case m.Base == 0 || m.Length == 0 || m.Base+m.Length < m.Base:
-			return nil, fmt.Errorf("memory at %#x of %d bytes is empty or wraps around", m.Base, m.Length)
-		case i > 0 && s[i-1].Base+s[i-1].Length > m.Base:
-			return nil, fmt.Errorf("memory at %#x overlaps memory at %#x", m.Base, s[i-1].Base)
 		}
 	}
-	return s, nil
+	return memory.NewSet(regions)
 }
 
 // nixlMemory sorts registered memory by its kind: one list for each that there is.
-func nixlMemory(s spans) ([]nixl.Memory, error) {
+func nixlMemory(s memory.Set) ([]nixl.Memory, error) {
 	var lists []nixl.Memory
 	for _, m := range s {
 		kind, err := nixlKind(m)
@@ -70,18 +61,18 @@ func nixlMemory(s spans) ([]nixl.Memory, error) {
 // is.
 type nixlSide struct {
 	whose string // "this agent's" or "the peer's"
-	spans spans
+	spans memory.Set
 	kind  nixl.Kind
 	any   bool // something was translated
 }
 
 // region describes a place, or refuses one that is not in registered memory.
 func (s *nixlSide) region(address, length uint64) (nixl.Region, error) {
-	i := sort.Search(len(s.spans), func(i int) bool { return s.spans[i].Base > address }) - 1
-	if !s.spans.holds(address, length) {
+	m, ok := s.spans.Find(address, length)
+	if !ok {
 		return nixl.Region{}, fmt.Errorf("range at %#x of %d bytes is not in %s registered memory", address, length, s.whose)
 	}
-	kind, err := nixlKind(s.spans[i])
+	kind, err := nixlKind(m)
 	if err != nil {
 		return nixl.Region{}, err
 	}
@@ -89,5 +80,5 @@ func (s *nixlSide) region(address, length uint64) (nixl.Region, error) {
 		return nixl.Region{}, fmt.Errorf("range at %#x is in memory of another type than those before it; want one type on %s side", address, s.whose)
 	}
 	s.kind, s.any = kind, true
-	return nixlRegion(s.spans[i], kind, address, length), nil
+	return nixlRegion(m, kind, address, length), nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/metadata"
 )
 
@@ -20,7 +21,7 @@ type nixlBlob struct {
 }
 
 // memories is a list whose length is checked before room is made for it.
-type memories []Memory
+type memories []memory.Region
 
 // DecodeMsgpack implements msgpack.CustomDecoder.
 func (m *memories) DecodeMsgpack(d *msgpack.Decoder) error {
@@ -33,7 +34,7 @@ func (m *memories) DecodeMsgpack(d *msgpack.Decoder) error {
 	}
 	*m = make(memories, 0, max(n, 0))
 	for range n {
-		var x Memory
+		var x memory.Region
 		if err := d.Decode(&x); err != nil {
 			return err
 		}
@@ -46,7 +47,7 @@ const nixlBlobVersion = 1
 
 // nixlPeer is a peer whose metadata is loaded.
 type nixlPeer struct {
-	remote   spans
+	remote   memory.Set
 	bell     netip.AddrPort // invalid: it has none
 	heard    time.Time      // it has spoken since
 	prepared *nixlPrepared  // nil until somebody asked
@@ -100,7 +101,7 @@ func (t *NIXL) connect(record metadata.Record) error {
 }
 
 // parseNIXLBlob reads what a peer has published and checks all of it but NIXL's own part.
-func parseNIXLBlob(b []byte) (nixlBlob, spans, error) {
+func parseNIXLBlob(b []byte) (nixlBlob, memory.Set, error) {
 	var blob nixlBlob
 	if len(b) > metadata.MaxBlob {
 		return blob, nil, fmt.Errorf("%d bytes; want at most %d", len(b), metadata.MaxBlob)
@@ -111,7 +112,7 @@ func parseNIXLBlob(b []byte) (nixlBlob, spans, error) {
 	if blob.Version != nixlBlobVersion {
 		return blob, nil, fmt.Errorf("version is %d; want %d", blob.Version, nixlBlobVersion)
 	}
-	remote, err := newNIXLSpans(blob.Memory)
+	remote, err := newNIXLSet(blob.Memory)
 	return blob, remote, err
 }
 

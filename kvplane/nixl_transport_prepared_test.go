@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/nixl"
 	"pdrouter/kvplane/plan"
 	"pdrouter/kvplane/plan/plantest"
@@ -208,18 +209,18 @@ func TestNIXLPreparedLists(t *testing.T) {
 
 // TestNIXLMemoryTypes checks what NIXL is asked to register and to describe for memory on a GPU.
 func TestNIXLMemoryTypes(t *testing.T) {
-	memory := spans{
+	set := memory.Set{
 		{Base: 0x1000, Length: 0x1000},
 		{Base: 0x4000, Length: 0x1000, Type: "vram", Device: 3},
 		{Base: 0x8000, Length: 0x1000, Type: "dram", Device: 7},
 		{Base: 0xa000, Length: 0x1000, Type: "vram"},
 	}
-	got, err := nixlMemory(memory)
+	got, err := nixlMemory(set)
 	want := "[{0 [{4096 4096 0} {32768 4096 0}]} {1 [{16384 4096 3} {40960 4096 0}]}]"
 	if err != nil || fmt.Sprint(got) != want {
 		t.Errorf("registered %v, %v; want %v", got, err, want)
 	}
-	side := nixlSide{whose: "the peer's", spans: memory}
+	side := nixlSide{whose: "the peer's", spans: set}
 	r, err := side.region(0x4010, 0x20)
 	if want := (nixl.Region{Address: 0x4010, Length: 0x20, Device: 3}); err != nil || r != want || side.kind != nixl.VRAM {
 		t.Errorf("described as %v of kind %d, %v; want %v in VRAM", r, side.kind, err, want)
@@ -230,8 +231,8 @@ func TestNIXLMemoryTypes(t *testing.T) {
 	if _, err := side.region(0x1000, 1); err == nil {
 		t.Error("a write to both types of memory was taken")
 	}
-	for _, m := range []Memory{{Base: 1, Length: 1, Type: "disk"}, {Base: 1, Length: 1, Type: "vram", Device: -1}} {
-		if _, err := nixlMemory(spans{m}); err == nil {
+	for _, m := range []memory.Region{{Base: 1, Length: 1, Type: "disk"}, {Base: 1, Length: 1, Type: "vram", Device: -1}} {
+		if _, err := nixlMemory(memory.Set{m}); err == nil {
 			t.Errorf("%+v was taken", m)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/plan/plantest"
 	"pdrouter/metadata"
 )
@@ -27,18 +28,18 @@ func (h heldDirectory) Engine(ctx context.Context, _ metadata.Incarnation) ([]me
 func TestCollect(t *testing.T) {
 	s := plantest.Spec{Heads: 1, Logical: 4, Blocks: 8}.WithDefaults()
 	rec := s.Records("d")[0]
-	b, free, err := AllocateMemory(int(rec.Layout.Regions[0].Length) * len(rec.Layout.Regions))
+	b, free, err := memory.Allocate(int(rec.Layout.Regions[0].Length) * len(rec.Layout.Regions))
 	if err != nil {
 		t.Fatal(err)
 	}
-	base := MemoryOf(b).Base
+	base := memory.Of(b).Base
 	for i := range rec.Layout.Regions {
 		rec.Layout.Regions[i].Base += base - s.Base
 	}
 	notified := make(chan struct{}, 1000)
 	directory := make(heldDirectory)
 	a, err := Open(Config{
-		Self: rec, Memory: []Memory{MemoryOf(b)}, Transport: NewTCP(TCPConfig{}), Directory: directory,
+		Self: rec, Memory: []memory.Region{memory.Of(b)}, Transport: NewTCP(TCPConfig{}), Directory: directory,
 		Notify: func() { notified <- struct{}{} },
 	})
 	if err != nil {

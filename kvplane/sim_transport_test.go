@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/metadata"
 )
 
@@ -47,7 +48,7 @@ func (t *simTransport) Name() string          { return "sim" }
 func (t *simTransport) Polled() bool          { return t.s.polled }
 func (t *simTransport) Wake() <-chan struct{} { return nil }
 
-func (t *simTransport) Open(string, []Memory) ([]byte, string, error) {
+func (t *simTransport) Open(string, []memory.Region) ([]byte, string, error) {
 	return nil, "", errors.New("the simulator opens nothing")
 }
 

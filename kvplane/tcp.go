@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/internal/procid"
+	"pdrouter/kvplane/memory"
 	"pdrouter/metadata"
 )
 
@@ -81,7 +82,7 @@ type TCP struct {
 	// Set by Open, constant afterwards.
 	name     string
 	secret   []byte
-	memory   spans
+	memory   memory.Set
 	listener *net.TCPListener
 	public   []byte           // of the agent's key
 	agree    agreement        // with its private half; nil: names are believed
@@ -130,7 +131,7 @@ func (t *TCP) Polled() bool { return false }
 func (t *TCP) Wake() <-chan struct{} { return t.wake }
 
 // Open implements Transport. The memory must be readable and writable by this process.
-func (t *TCP) Open(agent string, memory []Memory) ([]byte, string, error) {
+func (t *TCP) Open(agent string, memory []memory.Region) ([]byte, string, error) {
 	switch {
 	case t.listener != nil:
 		return nil, "", fmt.Errorf("kvplane: tcp agent %s: already open", agent)
@@ -141,7 +142,7 @@ func (t *TCP) Open(agent string, memory []Memory) ([]byte, string, error) {
 	case agent == "" || len(agent) > maxAgentName:
 		return nil, "", fmt.Errorf("kvplane: tcp agent name of %d bytes; want 1 to %d", len(agent), maxAgentName)
 	}
-	s, err := newSpans(memory)
+	s, err := newDRAM(memory)
 	if err != nil {
 		return nil, "", fmt.Errorf("kvplane: tcp agent %s: %w", agent, err)
 	}
@@ -162,7 +163,7 @@ func (t *TCP) Open(agent string, memory []Memory) ([]byte, string, error) {
 	if t.cfg.Path != pathSocket {
 		process = procid.Self()
 	}
-	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: addresses, Secret: secret, Memory: s.pack(), Process: process}.encode()
+	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: addresses, Secret: secret, Memory: packSpans(s), Process: process}.encode()
 	if err != nil {
 		return nil, "", errors.Join(fmt.Errorf("kvplane: tcp agent %s: %w", agent, err), ln.Close())
 	}

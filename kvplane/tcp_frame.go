@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"pdrouter/kvplane/memory"
 )
 
 // A frame is a header of frameBytes, little-endian, and length bytes of body.
@@ -95,7 +96,7 @@ func (f frame) strips() (table int, payload uint64, err error) {
 
 // parseStrips checks the ranges of a chunk or a pull against the memory of both sides (from is nil for a chunk),
 // appends them to out and returns them with the sum of their lengths.
-func parseStrips(f frame, table []byte, payload uint64, into, from spans, out []Range) ([]Range, uint64, error) {
+func parseStrips(f frame, table []byte, payload uint64, into, from memory.Set, out []Range) ([]Range, uint64, error) {
 	most, sum := uint64(maxPull), uint64(0)
 	if f.kind == frameChunk {
 		most = payload
@@ -109,9 +110,9 @@ func parseStrips(f frame, table []byte, payload uint64, into, from spans, out []
 		switch {
 		case r.Length == 0 || r.Length > most-sum:
 			return nil, 0, fmt.Errorf("%w: a range of %d bytes after %d of at most %d", errFrame, r.Length, sum, most)
-		case !into.holds(r.Remote, r.Length):
+		case !into.Holds(r.Remote, r.Length):
 			return nil, 0, fmt.Errorf("%w: %d bytes at %#x, outside registered memory", errFrame, r.Length, r.Remote)
-		case f.kind == frameChunk && r.Local != 0, f.kind == framePull && !from.holds(r.Local, r.Length):
+		case f.kind == frameChunk && r.Local != 0, f.kind == framePull && !from.Holds(r.Local, r.Length):
 			return nil, 0, fmt.Errorf("%w: %d bytes from %#x, outside the writer's registered memory", errFrame, r.Length, r.Local)
 		}
 		sum += r.Length

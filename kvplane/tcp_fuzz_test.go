@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/metadata"
 )
 
@@ -22,14 +23,14 @@ func FuzzTCPInbound(f *testing.F) {
 	f.Add(uint64(4091), six[:frameBytes], append(six[frameBytes:], "abcdef"...))
 	f.Add(uint64(0), frame{kind: frameEnd, seq: 1}.append(nil), []byte{})
 	f.Fuzz(func(t *testing.T, offset uint64, header, body []byte) {
-		mem, free, err := AllocateMemory(3 * 4096)
+		mem, free, err := memory.Allocate(3 * 4096)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = free() }()
-		middle := Memory{Base: MemoryOf(mem).Base + 4096, Length: 4096}
+		middle := memory.Region{Base: memory.Of(mem).Base + 4096, Length: 4096}
 		tr := NewTCP(TCPConfig{})
-		blob, _, err := tr.Open("d@1", []Memory{middle})
+		blob, _, err := tr.Open("d@1", []memory.Region{middle})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +59,7 @@ func FuzzTCPInbound(f *testing.F) {
 // FuzzTCPFrame: what parseStrips lets pass lies in registered memory on both sides and is as long as the frame says,
 // and encodes to the same bytes.
 func FuzzTCPFrame(f *testing.F) {
-	into, from := spans{{Base: 1000, Length: 100}, {Base: 5000, Length: 4 << 20}}, spans{{Base: 900, Length: 3 << 20}}
+	into, from := memory.Set{{Base: 1000, Length: 100}, {Base: 5000, Length: 4 << 20}}, memory.Set{{Base: 900, Length: 3 << 20}}
 	f.Add(chunkHead(1, Range{Remote: 1000, Length: 100}))
 	f.Add(chunkHead(1, Range{Remote: 1000, Length: 50}, Range{Remote: 5000, Length: maxChunk - 50}))
 	f.Add(chunkHead(1, Range{Remote: 1000, Length: 101}))
@@ -101,7 +102,7 @@ func FuzzTCPFrame(f *testing.F) {
 		var total uint64
 		var again []byte
 		for _, r := range ranges {
-			if !into.holds(r.Remote, r.Length) || got.kind == framePull && !from.holds(r.Local, r.Length) || r.Length == 0 {
+			if !into.Holds(r.Remote, r.Length) || got.kind == framePull && !from.Holds(r.Local, r.Length) || r.Length == 0 {
 				t.Errorf("%+v has passed", r)
 			}
 			total += r.Length
@@ -117,13 +118,13 @@ func FuzzTCPFrame(f *testing.F) {
 // for the proof of a handshake.
 func FuzzTCPBlob(f *testing.F) {
 	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: []string{"127.0.0.1:9"}, Secret: make([]byte, secretBytes),
-		Memory:  spans{{Base: 4096, Length: 4096}, {Base: 1 << 20, Length: 1}}.pack(),
+		Memory:  packSpans(memory.Set{{Base: 4096, Length: 4096}, {Base: 1 << 20, Length: 1}}),
 		Process: metadata.Process{Boot: "b", Namespaces: "n", PID: 2, Started: 3}}.encode()
 	if err != nil {
 		f.Fatal(err)
 	}
 	self := metadata.Process{Boot: "b", Namespaces: "n", PID: 1, Started: 1}
-	offer, err := tcpOffer{Process: self, Word: 77, Memory: spans{{Base: 1, Length: 1}}.pack()}.encode()
+	offer, err := tcpOffer{Process: self, Word: 77, Memory: packSpans(memory.Set{{Base: 1, Length: 1}})}.encode()
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func FuzzTCPBlob(f *testing.F) {
 			if len(b.Addresses) == 0 || len(b.Secret) != secretBytes {
 				t.Errorf("%+v has passed", b)
 			}
-			if s, err := unpackSpans(b.Memory); err == nil && s.holds(0, 1) {
+			if s, err := unpackSpans(b.Memory); err == nil && s.Holds(0, 1) {
 				t.Errorf("%+v hold address 0", s)
 			}
 			encoded, err := b.encode()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"syscall"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/nixl"
 )
 
@@ -35,7 +36,7 @@ func (c *tcpInbound) land(f frame) error {
 	if err != nil {
 		return err
 	}
-	var from spans
+	var from memory.Set
 	if f.kind == framePull {
 		if l.pull == nil && !c.pulls() {
 			return fmt.Errorf("%w: a pull without an offer", errFrame)

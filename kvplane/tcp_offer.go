@@ -10,6 +10,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"pdrouter/kvplane/internal/procid"
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/nixl"
 	"pdrouter/metadata"
 )
@@ -57,7 +58,7 @@ func parseOffer(raw []byte, self metadata.Process) (tcpOffer, error) {
 type source struct {
 	pid    int
 	held   *procid.Held
-	memory spans
+	memory memory.Set
 	wordAt uint64
 	word   []byte
 }
@@ -120,7 +121,7 @@ type pledge struct {
 }
 
 func newPledge(word []byte) (*pledge, error) {
-	page, free, err := AllocateMemory(len(word))
+	page, free, err := memory.Allocate(len(word))
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/internal/procid"
+	"pdrouter/kvplane/memory"
 )
 
 // TestTCPPath: which way the bytes take, and that the statistics and the log say so.
@@ -129,7 +130,7 @@ func offerRaw(t *testing.T, d *node, session uint64, change func(*tcpOffer)) (of
 	}
 	r := newRoom(t, "", 8192)
 	paint(r.bytes, 7)
-	o := tcpOffer{Process: procid.Self(), Word: pledged.address(), Memory: spans{r.memory}.pack()}
+	o := tcpOffer{Process: procid.Self(), Word: pledged.address(), Memory: packSpans(memory.Set{r.memory})}
 	change(&o)
 	body, err := o.encode()
 	if err != nil {
@@ -187,7 +188,7 @@ func TestTCPOfferTakenBack(t *testing.T) {
 	}
 	pull := func(t *testing.T, o offering, d *node, seq, at uint64) {
 		t.Helper()
-		head := stripsHead(framePull, seq, Range{Local: MemoryOf(o.mem).Base, Remote: d.base + at, Length: 4096})
+		head := stripsHead(framePull, seq, Range{Local: memory.Of(o.mem).Base, Remote: d.base + at, Length: 4096})
 		end := frame{kind: frameEnd, seq: seq, count: 4096, length: 1}.append(head)
 		_, _ = o.conn.Write(append(end, byte('0'+seq))) // refused is as good
 	}
@@ -231,13 +232,13 @@ func TestTCPOfferTakenBack(t *testing.T) {
 	}
 	for name, r := range map[string]func(o offering, d *node) Range{
 		"from outside": func(o offering, d *node) Range {
-			return Range{Local: MemoryOf(o.mem).Base + 8192 - 15, Remote: d.base, Length: 16}
+			return Range{Local: memory.Of(o.mem).Base + 8192 - 15, Remote: d.base, Length: 16}
 		},
 		"to outside": func(o offering, d *node) Range {
-			return Range{Local: MemoryOf(o.mem).Base, Remote: d.base + 8192 - 15, Length: 16}
+			return Range{Local: memory.Of(o.mem).Base, Remote: d.base + 8192 - 15, Length: 16}
 		},
 		"too long": func(o offering, d *node) Range {
-			return Range{Local: MemoryOf(o.mem).Base, Remote: d.base, Length: maxPull + 1}
+			return Range{Local: memory.Of(o.mem).Base, Remote: d.base, Length: maxPull + 1}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package kvplane
 import (
 	"context"
 	"fmt"
+	"pdrouter/kvplane/memory"
 	"sync"
 	"sync/atomic"
 )
@@ -27,7 +28,7 @@ type tcpPeer struct {
 	t       *TCP
 	agent   string
 	blob    tcpBlob
-	remote  spans
+	remote  memory.Set
 	session uint64 // grows with each Connect
 	proves  []byte // the key under which this agent proves its name to the peer; nil: it has none
 	ctx     context.Context
@@ -47,7 +48,7 @@ type tcpPeer struct {
 	forgotten    bool  // the owner disconnected: its end is no news
 }
 
-func newTCPPeer(t *TCP, agent string, blob tcpBlob, remote spans) *tcpPeer {
+func newTCPPeer(t *TCP, agent string, blob tcpBlob, remote memory.Set) *tcpPeer {
 	p := &tcpPeer{t: t, agent: agent, blob: blob, remote: remote, nextSeq: 1}
 	p.ctx, p.cancel = context.WithCancel(t.ctx)
 	return p
@@ -105,9 +106,9 @@ func (p *tcpPeer) write(id uint64, ranges []Range, notify []byte) error {
 		switch {
 		case r.Length == 0:
 			return fmt.Errorf("range at %#x is empty", r.Local)
-		case !p.t.memory.holds(r.Local, r.Length):
+		case !p.t.memory.Holds(r.Local, r.Length):
 			return fmt.Errorf("range at %#x of %d bytes is not in registered memory", r.Local, r.Length)
-		case !p.remote.holds(r.Remote, r.Length):
+		case !p.remote.Holds(r.Remote, r.Length):
 			return fmt.Errorf("range at %#x of %d bytes is not in the peer's registered memory", r.Remote, r.Length)
 		}
 		w.bytes += r.Length

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/metadata"
 )
 
@@ -102,7 +103,7 @@ func TestTCPImpostor(t *testing.T) {
 	}()
 	p := openNode(t, NewTCP(TCPConfig{}), "p@1", 4096, 1)
 	blob, err := tcpBlob{Version: tcpBlobVersion, Addresses: []string{ln.Addr().String()}, Secret: make([]byte, secretBytes),
-		Memory: spans{{Base: 1 << 20, Length: 4096}}.pack()}.encode()
+		Memory: packSpans(memory.Set{{Base: 1 << 20, Length: 4096}})}.encode()
 	if err != nil {
 		t.Fatal(err)
 	}

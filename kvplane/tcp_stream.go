@@ -106,7 +106,7 @@ func (s *tcpStream) offer() (why string, err error) {
 	if err := p.stand(pledged); err != nil { // instead of another address's
 		return "", err
 	}
-	body, err := tcpOffer{Process: p.t.process, Word: pledged.address(), Memory: p.t.memory.pack()}.encode()
+	body, err := tcpOffer{Process: p.t.process, Word: pledged.address(), Memory: packSpans(p.t.memory)}.encode()
 	switch {
 	case err != nil:
 		return "", err

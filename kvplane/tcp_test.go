@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"pdrouter/kvplane/memory"
 	"strings"
 	"syscall"
 	"testing"
@@ -247,23 +248,23 @@ func TestTCPMessagesOvertakeWrites(t *testing.T) {
 }
 
 func TestTCPOpenRefuses(t *testing.T) {
-	page, free, err := AllocateMemory(8192)
+	page, free, err := memory.Allocate(8192)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = free() }()
-	m := MemoryOf(page)
+	m := memory.Of(page)
 	for name, c := range map[string]struct {
 		cfg    TCPConfig
 		agent  string
-		memory []Memory
+		memory []memory.Region
 	}{
 		"no name":        {agent: ""},
 		"long name":      {agent: string(make([]byte, maxAgentName+1))},
-		"empty memory":   {agent: "a", memory: []Memory{{Base: m.Base}}},
-		"wraps around":   {agent: "a", memory: []Memory{{Base: ^uint64(0) - 5, Length: 100}}},
-		"overlap":        {agent: "a", memory: []Memory{m, {Base: m.Base + 100, Length: 5}}},
-		"on a GPU":       {agent: "a", memory: []Memory{{Base: m.Base, Length: 4096, Type: "vram"}}},
+		"empty memory":   {agent: "a", memory: []memory.Region{{Base: m.Base}}},
+		"wraps around":   {agent: "a", memory: []memory.Region{{Base: ^uint64(0) - 5, Length: 100}}},
+		"overlap":        {agent: "a", memory: []memory.Region{m, {Base: m.Base + 100, Length: 5}}},
+		"on a GPU":       {agent: "a", memory: []memory.Region{{Base: m.Base, Length: 4096, Type: "vram"}}},
 		"path":           {agent: "a", cfg: TCPConfig{Path: "air"}},
 		"streams":        {agent: "a", cfg: TCPConfig{Streams: MaxStreams + 1}},
 		"all interfaces": {agent: "a", cfg: TCPConfig{Listen: "0.0.0.0:0"}},
@@ -291,23 +292,5 @@ func TestTCPOpenRefuses(t *testing.T) {
 	}
 	if _, _, err := tr.Open("a@1", nil); err == nil {
 		t.Error("opened twice")
-	}
-}
-
-func TestSpans(t *testing.T) {
-	s, err := newSpans([]Memory{{Base: 500, Length: 10}, {Base: 100, Length: 50}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		address, length uint64
-		want            bool
-	}{
-		{100, 50, true}, {100, 51, false}, {149, 1, true}, {150, 0, true}, {150, 1, false}, {99, 1, false},
-		{99, 60, false}, {500, 10, true}, {509, 2, false}, {505, ^uint64(0), false}, {^uint64(0), 1, false}, {0, 1, false},
-	} {
-		if got := s.holds(c.address, c.length); got != c.want {
-			t.Errorf("holds(%d, %d) is %v; want %v", c.address, c.length, got, c.want)
-		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
@@ -17,15 +18,6 @@ var (
 	ErrBusy        = errors.New("too much is queued for the peer")
 )
 
-// Memory is a stretch of this process's memory that peers may write into or that is written from. It lies outside
-// Go's heap (see AllocateMemory) and stays valid until the transport is closed.
-type Memory struct {
-	Base   uint64 // address
-	Length uint64 // bytes
-	Type   string `msgpack:",omitempty"` // "" or "dram", or "vram": the memory of the GPU numbered Device
-	Device int    `msgpack:",omitempty"`
-}
-
 // Range is a copy from memory of one rank to memory of another.
 type Range = transfer.Range
 
@@ -37,7 +29,7 @@ type Transport interface {
 	Name() string
 	// Open registers the memory under the agent's name and starts to listen.
 	// It returns what peers must load and the address that wakes this side ("" if Blob suffices).
-	Open(agent string, memory []Memory) (blob []byte, doorbell string, err error)
+	Open(agent string, memory []memory.Region) (blob []byte, doorbell string, err error)
 	// Connect makes a peer known by its record; a peer known already under this agent name is an error.
 	Connect(peer metadata.Record) error
 	// Disconnect forgets a peer. No write to it may be in progress.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/internal/procid"
+	"pdrouter/kvplane/memory"
 	"pdrouter/metadata"
 )
 
@@ -171,7 +172,7 @@ func openNodeIn(t testing.TB, tr Transport, name string, r room, fill byte) *nod
 	n := &node{t: t, tr: tr, room: r, mem: r.bytes, base: r.memory.Base}
 	paint(n.mem, fill)
 	n.store()
-	blob, doorbell, err := tr.Open(name, []Memory{r.memory})
+	blob, doorbell, err := tr.Open(name, []memory.Region{r.memory})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"pdrouter/internal/cuda"
 	"pdrouter/internal/refengine"
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/memory"
 )
 
 // gpus is where an engine's ranks keep their KV: each has a GPU, counted round.
@@ -46,12 +46,12 @@ func openGPUs(ranks int, log *slog.Logger) (_ *gpus, err error) {
 }
 
 // allocate implements refengine.Device.
-func (g *gpus) allocate(rank, n int) (refengine.DeviceMemory, kvplane.Memory, error) {
+func (g *gpus) allocate(rank, n int) (refengine.DeviceMemory, memory.Region, error) {
 	m, err := g.devices[rank%len(g.devices)].Alloc(n)
 	if err != nil {
-		return nil, kvplane.Memory{}, err
+		return nil, memory.Region{}, err
 	}
-	return m, kvplane.MemoryOn(m), nil
+	return m, memory.On(m), nil
 }
 
 // close gives the GPUs back. The engine that used them is closed.

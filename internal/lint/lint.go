@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/nixl", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/memory", "kvplane/nixl", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -54,20 +54,22 @@ func Packages() map[string]Package {
 		"router/fleet/health":    {},                                                                                                       // a leaf: pure values that take the time
 		"router/openai/sse":      {},                                                                                                       // a leaf: cuts a stream into events, knows no event
 		"kvplane": {
-			Ours:    []string{"kvplane/control", "kvplane/internal/alarm", "kvplane/internal/procid", "kvplane/internal/varint", "kvplane/nixl", "internal/cuda", "internal/field", "kvplane/plan", "kvplane/transfer", "metadata", "metadata/client"}, // client: peers are found through the gateway; cuda: to describe memory on a GPU
+			Ours:    []string{"kvplane/control", "kvplane/internal/alarm", "kvplane/internal/procid", "kvplane/internal/varint", "kvplane/memory", "kvplane/nixl", "internal/cuda", "internal/field", "kvplane/plan", "kvplane/transfer", "metadata", "metadata/client"}, // client: peers are found through the gateway; cuda: to describe memory on a GPU
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
 		},
-		"kvplane/internal/alarm":  {},                                                                   // a leaf: what is due next
-		"kvplane/internal/procid": {Ours: []string{"metadata"}, Outside: []string{"golang.org/x/sys"}},  // records name processes
-		"kvplane/internal/varint": {},                                                                   // a leaf: fields of messages
-		"kvplane/transfer":        {},                                                                   // a leaf: the id of a transfer, its blocks, ranges of memory
-		"kvplane/plan":            {Ours: []string{"kvplane/transfer", "metadata"}},                     // pure
-		"kvplane/plan/plantest":   {Ours: []string{"kvplane/transfer", "metadata"}},                     // for tests alone
-		"kvplane/control":         {Ours: []string{"internal/refusal", "kvplane/transfer", "metadata"}}, // the gateway links it, and no agent
+		"kvplane/internal/alarm":  {},                                                                  // a leaf: what is due next
+		"kvplane/internal/procid": {Ours: []string{"metadata"}, Outside: []string{"golang.org/x/sys"}}, // records name processes
+		"kvplane/internal/varint": {},                                                                  // a leaf: fields of messages
+		// Memory that a transport may touch. cuda, nixl: its address.
+		"kvplane/memory":        {Ours: []string{"internal/cuda", "kvplane/nixl"}, Outside: []string{"golang.org/x/sys"}},
+		"kvplane/transfer":      {},                                                                   // a leaf: the id of a transfer, its blocks, ranges of memory
+		"kvplane/plan":          {Ours: []string{"kvplane/transfer", "metadata"}},                     // pure
+		"kvplane/plan/plantest": {Ours: []string{"kvplane/transfer", "metadata"}},                     // for tests alone
+		"kvplane/control":       {Ours: []string{"internal/refusal", "kvplane/transfer", "metadata"}}, // the gateway links it, and no agent
 		// What permits one transfer: gateways sign it, engines check it.
 		"kvplane/ticket": {Ours: []string{"kvplane/transfer", "metadata"}},
 		// The plane for engines in other languages: what internal/refengine does for itself, and its C interface.
-		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/control", "kvplane/ticket", "kvplane/nixl", "metadata", "metadata/client", "auth", "auth/keys", "auth/records", "internal/field", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
+		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/control", "kvplane/memory", "kvplane/ticket", "kvplane/nixl", "metadata", "metadata/client", "auth", "auth/keys", "auth/records", "internal/field", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
 		"kvplane/capi":  {Ours: []string{"kvplane", "kvplane/embed", "metadata"}},
 		"kvplane/nixl":  {Outside: []string{"github.com/ebitengine/purego"}},
 		"internal/cuda": {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
@@ -116,11 +118,11 @@ func Packages() map[string]Package {
 		"internal/field":    {}, // a leaf: the error of one key of a configuration
 		"internal/yamlfile": {Ours: []string{"internal/field"}, Outside: []string{"go.yaml.in/yaml/v3"}},
 		"bench": { // router and policies: what they do without sockets
-			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "auth/keys", "auth/records", "kvplane", "kvplane/nixl", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
+			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "auth/keys", "auth/records", "kvplane", "kvplane/memory", "kvplane/nixl", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
 			Outside: []string{"github.com/valyala/fasthttp", "github.com/golang-jwt/jwt/v5"}, // the peers of what is measured
 		},
 		"internal/refengine": {
-			Ours:    []string{"metadata", "kvplane", "kvplane/control", "kvplane/ticket"},
+			Ours:    []string{"metadata", "kvplane", "kvplane/control", "kvplane/memory", "kvplane/ticket"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		"internal/pdkvtest": {Ours: []string{"auth", "auth/keys", "auth/records", "kvplane", "kvplane/ticket", "metadata", "metadata/cache", "metadata/routes", "metadata/store"}}, // a gateway and the library for tests

@@ -41,7 +41,7 @@ func headsOf(heads, r, ranks int) span {
 // cache is one rank's paged KV memory: one region per layer, K and V planes joined inside each block.
 // It has one user at a time, but for the plane, which writes into blocks that nobody else uses.
 type cache struct {
-	memory memory
+	memory blockMemory
 	layers span // of this rank's stage
 	blocks int
 	tokens int // of a block

@@ -3,11 +3,11 @@ package refengine
 import (
 	"fmt"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/memory"
 )
 
 // Device makes a rank's KV memory on a GPU: n bytes, and what a transport registers for them.
-type Device func(rank, n int) (DeviceMemory, kvplane.Memory, error)
+type Device func(rank, n int) (DeviceMemory, memory.Region, error)
 
 // DeviceMemory is memory that the processor reaches by copies only. Read and Write return when the copy is finished.
 type DeviceMemory interface {
@@ -20,7 +20,7 @@ type DeviceMemory interface {
 // deviceMemory is a GPU's: blocks are used in copies on the host, whole ones, which settle brings back.
 type deviceMemory struct {
 	device DeviceMemory
-	at     kvplane.Memory
+	at     memory.Region
 	block  int             // bytes of one
 	staged map[int]*staged // by offset
 	spare  []*staged
@@ -91,6 +91,6 @@ func (m *deviceMemory) sync() error {
 	return m.err
 }
 
-func (m *deviceMemory) where() kvplane.Memory { return m.at }
+func (m *deviceMemory) where() memory.Region { return m.at }
 
 func (m *deviceMemory) close() error { return m.device.Close() }

@@ -12,6 +12,7 @@ import (
 
 	"pdrouter/internal/cuda"
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/nixl"
 	"pdrouter/metadata"
 )
@@ -42,14 +43,14 @@ func (d *fakeDevice) Close() error { return d.free() }
 // fakeDevices makes fake devices and keeps them for a test to look at.
 type fakeDevices struct{ made []*fakeDevice }
 
-func (f *fakeDevices) device(_, n int) (DeviceMemory, kvplane.Memory, error) {
-	b, free, err := kvplane.AllocateMemory(n)
+func (f *fakeDevices) device(_, n int) (DeviceMemory, memory.Region, error) {
+	b, free, err := memory.Allocate(n)
 	if err != nil {
-		return nil, kvplane.Memory{}, err
+		return nil, memory.Region{}, err
 	}
 	d := &fakeDevice{bytes: b, free: free}
 	f.made = append(f.made, d)
-	return d, kvplane.MemoryOf(b), nil
+	return d, memory.Of(b), nil
 }
 
 // kvMemory is a place for the KV cache and a transport that reaches it.
@@ -75,7 +76,7 @@ func fakeDriverMemory(t *testing.T) kvMemory {
 		t.Fatal(err)
 	}
 	make := cudaDevice(t, lib)
-	return kvMemory{transport: overTCP, device: func(rank, n int) (DeviceMemory, kvplane.Memory, error) {
+	return kvMemory{transport: overTCP, device: func(rank, n int) (DeviceMemory, memory.Region, error) {
 		m, at, err := make(rank, n)
 		at.Type, at.Device = "", 0
 		return m, at, err
@@ -107,12 +108,12 @@ func cudaDevice(t *testing.T, lib *cuda.Library) Device {
 			t.Error(err)
 		}
 	})
-	return func(_, n int) (DeviceMemory, kvplane.Memory, error) {
+	return func(_, n int) (DeviceMemory, memory.Region, error) {
 		m, err := d.Alloc(n)
 		if err != nil {
-			return nil, kvplane.Memory{}, err
+			return nil, memory.Region{}, err
 		}
-		return m, kvplane.MemoryOn(m), nil
+		return m, memory.On(m), nil
 	}
 }
 
@@ -306,7 +307,7 @@ func TestLayoutNamesTheDevice(t *testing.T) {
 	}
 	on := func(device int, kind string) Device {
 		var f fakeDevices
-		return func(rank, n int) (DeviceMemory, kvplane.Memory, error) {
+		return func(rank, n int) (DeviceMemory, memory.Region, error) {
 			m, at, err := f.device(rank, n)
 			at.Type, at.Device = kind, device
 			return m, at, err

@@ -1,10 +1,10 @@
 package refengine
 
-import "pdrouter/kvplane"
+import "pdrouter/kvplane/memory"
 
-// memory holds the bytes of one rank's blocks. One goroutine uses it at a time; the plane writes beside it, into blocks
+// blockMemory holds the bytes of one rank's blocks. One goroutine uses it at a time; the plane writes beside it, into blocks
 // that nobody else uses.
-type memory interface {
+type blockMemory interface {
 	// view returns the block that lies at an offset. The bytes are valid until settle, and not to be changed.
 	view(at int) []byte
 	// change returns the block that lies at an offset, to be changed. What was changed is in memory after settle.
@@ -15,7 +15,7 @@ type memory interface {
 	// written. It reports the first failure of the memory since it was made; after one it holds nothing of use.
 	sync() error
 	// where says what to register with a transport.
-	where() kvplane.Memory
+	where() memory.Region
 	// close frees the memory. Safe to call twice.
 	close() error
 }
@@ -28,16 +28,16 @@ type hostMemory struct {
 }
 
 func newHostMemory(n, block int) (*hostMemory, error) {
-	b, free, err := kvplane.AllocateMemory(n)
+	b, free, err := memory.Allocate(n)
 	if err != nil {
 		return nil, err
 	}
 	return &hostMemory{bytes: b, block: block, free: free}, nil
 }
 
-func (m *hostMemory) view(at int) []byte    { return m.bytes[at : at+m.block] }
-func (m *hostMemory) change(at int) []byte  { return m.bytes[at : at+m.block] }
-func (m *hostMemory) settle()               {}
-func (m *hostMemory) sync() error           { return nil }
-func (m *hostMemory) where() kvplane.Memory { return kvplane.MemoryOf(m.bytes) }
-func (m *hostMemory) close() error          { return m.free() }
+func (m *hostMemory) view(at int) []byte   { return m.bytes[at : at+m.block] }
+func (m *hostMemory) change(at int) []byte { return m.bytes[at : at+m.block] }
+func (m *hostMemory) settle()              {}
+func (m *hostMemory) sync() error          { return nil }
+func (m *hostMemory) where() memory.Region { return memory.Of(m.bytes) }
+func (m *hostMemory) close() error         { return m.free() }

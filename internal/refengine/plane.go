@@ -7,6 +7,7 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/control"
+	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
 )
@@ -57,7 +58,7 @@ func openPlane(c Config, g *group, self metadata.Incarnation, notify func()) (*p
 				Connector: "kvplane", Compatibility: c.Shape.Compatibility(),
 				HTTP: c.Plane.HTTP, Control: c.Plane.Control, EngineID: self.ID(), Layout: r.cache.layout(c.Shape.Heads),
 			},
-			Memory: []kvplane.Memory{r.cache.memory.where()}, Transport: t, Directory: c.Plane.Directory,
+			Memory: []memory.Region{r.cache.memory.where()}, Transport: t, Directory: c.Plane.Directory,
 			Notify: notify, Times: c.Plane.Times, SerialStarts: c.Plane.SerialStarts,
 			Log: c.Log.With("rank", rank.String()),
 		})

@@ -13,6 +13,7 @@ import (
 
 	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/memory"
 	"pdrouter/metadata"
 )
 
@@ -102,7 +103,7 @@ func (e *engine) local() int { return max(1, heads/e.tp) }
 func (e *engine) cache() ([]metadata.Region, []byte) {
 	e.t.Helper()
 	stride := e.local() * blockTokens * headBytes
-	b, free, err := kvplane.AllocateMemory(layers * blocks * stride)
+	b, free, err := memory.Allocate(layers * blocks * stride)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -113,7 +114,7 @@ func (e *engine) cache() ([]metadata.Region, []byte) {
 	var regions []metadata.Region
 	for l := range layers {
 		regions = append(regions, metadata.Region{
-			Layer: l, Planes: 1, Base: kvplane.MemoryOf(b).Base + uint64(l*blocks*stride), Length: uint64(blocks * stride), Blocks: blocks,
+			Layer: l, Planes: 1, Base: memory.Of(b).Base + uint64(l*blocks*stride), Length: uint64(blocks * stride), Blocks: blocks,
 			BlockStride: uint64(stride), PlaneStride: uint64(stride), HeadStride: blockTokens * headBytes, TokenStride: headBytes,
 		})
 	}

@@ -9,7 +9,7 @@ import (
 
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/memory"
 	"pdrouter/metadata"
 	"pdrouter/metadata/client"
 )
@@ -113,7 +113,7 @@ func readable(m *metadata.Region) error {
 }
 
 // memoryOf returns the stretches that hold all regions, none of which overlap.
-func memoryOf(kind string, regions []metadata.Region) []kvplane.Memory {
+func memoryOf(kind string, regions []metadata.Region) []memory.Region {
 	sorted := slices.Clone(regions)
 	slices.SortFunc(sorted, func(a, b metadata.Region) int {
 		switch {
@@ -126,9 +126,9 @@ func memoryOf(kind string, regions []metadata.Region) []kvplane.Memory {
 		}
 		return 0
 	})
-	var out []kvplane.Memory
+	var out []memory.Region
 	for _, r := range sorted {
-		m := kvplane.Memory{Base: r.Base, Length: r.Length}
+		m := memory.Region{Base: r.Base, Length: r.Length}
 		if kind == "vram" {
 			m.Type, m.Device = "vram", r.Device
 		}

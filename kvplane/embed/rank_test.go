@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/memory"
 	"pdrouter/metadata"
 )
 
@@ -184,14 +185,14 @@ func TestMemory(t *testing.T) {
 		return metadata.Region{Base: base, Length: length, Device: device}
 	}
 	got := memoryOf("vram", []metadata.Region{region(300, 100, 0), region(100, 100, 0), region(150, 100, 0), region(100, 100, 0), region(120, 10, 0), region(150, 10, 1), region(250, 50, 0)})
-	want := []kvplane.Memory{
+	want := []memory.Region{
 		{Base: 100, Length: 150, Type: "vram"}, {Base: 250, Length: 50, Type: "vram"}, {Base: 300, Length: 100, Type: "vram"},
 		{Base: 150, Length: 10, Type: "vram", Device: 1},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v; want %+v", got, want)
 	}
-	if got := memoryOf("dram", []metadata.Region{region(100, 100, 0)}); !slices.Equal(got, []kvplane.Memory{{Base: 100, Length: 100}}) {
+	if got := memoryOf("dram", []metadata.Region{region(100, 100, 0)}); !slices.Equal(got, []memory.Region{{Base: 100, Length: 100}}) {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/memory"
 	"pdrouter/metadata"
 )
 
@@ -72,13 +73,13 @@ func TestThreads(t *testing.T) {
 // TestClean: what is old in the last blocks is cleared before anybody hears that the rank is ready; on a device the caller
 // is asked to.
 func TestClean(t *testing.T) {
-	b, free, err := kvplane.AllocateMemory(4096)
+	b, free, err := memory.Allocate(4096)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer free()
 	copy(b, bytes.Repeat([]byte{1}, 4096))
-	at := kvplane.MemoryOf(b).Base
+	at := memory.Of(b).Base
 	ready := func() []kvplane.Report {
 		return []kvplane.Report{{ID: kvplane.TransferID{1}, Kind: kvplane.Ready, Rest: []kvplane.Range{{Local: at + 100, Length: 50}, {Local: at + 200, Length: 1}}}}
 	}

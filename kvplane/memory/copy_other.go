@@ -1,6 +1,6 @@
 //go:build !linux
 
-package kvplane
+package memory
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package kvplane
+package memory
 
 import (
 	"fmt"
@@ -16,21 +16,22 @@ func CopyFromProcess(pid int, to [][]byte, from []uint64) error {
 	if len(to) != len(from) {
 		return fmt.Errorf("kvplane: copy from process: %d stretches into %d", len(from), len(to))
 	}
-	var v iovecs
+	var local []unix.Iovec
+	var remote []unix.RemoteIovec
 	for len(to) > 0 {
 		n, total := min(len(to), mostIovecs), 0
-		v.local, v.remote = v.local[:0], v.remote[:0]
+		local, remote = local[:0], remote[:0]
 		for i, b := range to[:n] {
 			if len(b) == 0 {
 				return fmt.Errorf("kvplane: copy from process: stretch at %#x is empty", from[i])
 			}
 			l := unix.Iovec{Base: &b[0]}
 			l.SetLen(len(b))
-			v.local = append(v.local, l)
-			v.remote = append(v.remote, unix.RemoteIovec{Base: uintptr(from[i]), Len: len(b)})
+			local = append(local, l)
+			remote = append(remote, unix.RemoteIovec{Base: uintptr(from[i]), Len: len(b)})
 			total += len(b)
 		}
-		got, err := unix.ProcessVMReadv(pid, v.local, v.remote, 0)
+		got, err := unix.ProcessVMReadv(pid, local, remote, 0)
 		if err == nil && got != total {
 			err = fmt.Errorf("%d of %d bytes", got, total)
 		}

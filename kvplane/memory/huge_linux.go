@@ -1,4 +1,4 @@
-package kvplane
+package memory
 
 import "golang.org/x/sys/unix"
 

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package kvplane
+package memory
 
 // hugePages does nothing: such pages are not asked for here.
 func hugePages([]byte) {}
