@@ -2,14 +2,14 @@
 // request worth handing off?) and the choice of a prefill and a decode engine among those that may be used.
 // It does not know what an engine is beyond a name, whether it may be used and how many requests it serves,
 // and it keeps no state: a choice is a pure function of the request, a snapshot of the fleet and a draw.
-// The router calls Policy.Choose once per dispatch, from any goroutine.
+// Package router/fleet calls Policy.Choose, several times per attempt of a request where engines are out or unproven, from any goroutine.
 package policies
 
 // Engine is what a choice may know of one engine.
 type Engine struct {
 	Name     string
 	Usable   bool // healthy, and not tried before by the same request
-	InFlight int  // requests that the router has dispatched to it and that have not ended
+	InFlight int  // requests that the router has sent to it and that have not ended
 	// Share is how much of its part of the requests it may get, in 0..1: little while it is new. 0 means 1.
 	Share float64
 	// Backlog and Cached are for the policy prefix alone, and may be 0 where no rule has it.

@@ -146,7 +146,7 @@ func (e DebugEngine) SetDown()            { e.e.Down.Store(true) }
 func (e DebugEngine) SetDraining()        { e.e.Draining.Store(true) }
 func (e DebugEngine) Key() string         { return e.e.Credential() }
 
-// HasEndpoint reports whether the engine's coordinates are known.
+// HasEndpoint reports whether the engine's endpoint is known.
 func (e DebugEngine) HasEndpoint() bool { return e.e.Endpoint.Load() != nil }
 
 // Reached and Missed are what a health check found; Missed reports whether the engine is down by it.

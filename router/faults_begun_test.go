@@ -57,7 +57,7 @@ func TestFault54StockDecodeHasNotBegun(t *testing.T) {
 	}
 }
 
-func TestInTurn(t *testing.T) {
+func TestBegunInOrder(t *testing.T) {
 	for body, want := range map[string]bool{
 		`{"model":"m","prompt":"a"}`: true,
 		`{"prompt":"a"}`:             true,
@@ -76,8 +76,8 @@ func TestInTurn(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", body, err)
 		}
-		if got := b.InTurn("m"); got != want {
-			t.Errorf("%s: in turn %v; want %v", body, got, want)
+		if got := b.BegunInOrder("m"); got != want {
+			t.Errorf("%s: begun in order %v; want %v", body, got, want)
 		}
 	}
 }

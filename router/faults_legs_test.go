@@ -282,7 +282,7 @@ func TestFault44Restarted(t *testing.T) {
 			t.Fatalf("text %q, whole %v", got, whole)
 		}
 	}
-	routertest.Eventually(t, "the new coordinates are known", func() bool { return g.Router.Debug().Engine("prefill-0").HasEndpoint() })
+	routertest.Eventually(t, "the new endpoint is known", func() bool { return g.Router.Debug().Engine("prefill-0").HasEndpoint() })
 	g.WaitIdle()
 	last := s.Cluster.All()[s.Cluster.Count("", "")-1]
 	for _, q := range s.Cluster.All() {

@@ -152,7 +152,7 @@ func TestFault44Recognized(t *testing.T) {
 		name           string
 		nth            int // of the engines
 		says           string
-		again, forgets bool // another generation; coordinates
+		again, forgets bool // another generation; the endpoint
 		ready          bool
 	}{
 		{"prefill, the same", 0, "one", false, false, true},
@@ -201,7 +201,7 @@ func TestFault44Recognized(t *testing.T) {
 			stock.id = row.says
 			r.monitor.Recognize(t.Context(), e)
 			if again := e.Generation.Load() != before; again != row.again || r.pairs.Ready(pair) != row.ready || (p.Endpoint.Load() == nil) != row.forgets {
-				t.Errorf("another generation %v, ready %v, coordinates %v; want %+v", again, r.pairs.Ready(pair), p.Endpoint.Load(), row)
+				t.Errorf("another generation %v, ready %v, endpoint %v; want %+v", again, r.pairs.Ready(pair), p.Endpoint.Load(), row)
 			}
 			if row.again {
 				if n := r.pairs.Stats().Failed[handshake.FailedForgotten]; n != 1 {

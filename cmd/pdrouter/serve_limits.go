@@ -14,7 +14,7 @@ type clientLimits struct {
 	tenants tenantsConfig
 }
 
-// Admit implements router.Limiter.
+// Admit implements edge.Limiter.
 func (c clientLimits) Admit(who auth.Principal, expected int) (edge.Lease, edge.Allowance) {
 	now, mine := time.Now(), c.tenants.of(who)
 	if mine == (limits.Limits{}) {
@@ -59,5 +59,5 @@ func quota(r limits.Room) edge.Quota {
 
 type clientLease struct{ lease limits.Lease }
 
-// Done implements router.Lease.
+// Done implements edge.Lease.
 func (c *clientLease) Done(tokens int) { c.lease.Done(time.Now(), tokens) }

@@ -23,7 +23,7 @@ type stockEngines struct {
 	voucher metadata.Voucher // nil: records are stored unsigned
 }
 
-// First implements router.Stock.
+// First implements monitor.Stock.
 func (s stockEngines) First(ctx context.Context, at fleet.SideChannel) (metadata.Record, error) {
 	e, err := known(at)
 	if err != nil {
@@ -32,7 +32,7 @@ func (s stockEngines) First(ctx context.Context, at fleet.SideChannel) (metadata
 	return e.First(ctx)
 }
 
-// All implements router.Stock.
+// All implements monitor.Stock.
 func (s stockEngines) All(ctx context.Context, at fleet.SideChannel) ([]metadata.Record, error) {
 	e, err := known(at)
 	if err != nil {
@@ -48,7 +48,7 @@ func known(at fleet.SideChannel) (vllm.Engine, error) {
 	return vllm.Reported(at.EngineID, at.Host, at.Port, at.Size)
 }
 
-// Known implements router.Stock.
+// Known implements monitor.Stock.
 func (s stockEngines) Known(ctx context.Context, engine string) []metadata.Record {
 	recs, err := s.store.Engine(ctx, engine)
 	if err != nil {
@@ -57,7 +57,7 @@ func (s stockEngines) Known(ctx context.Context, engine string) []metadata.Recor
 	return recs
 }
 
-// Publish implements router.Stock.
+// Publish implements monitor.Stock.
 func (s stockEngines) Publish(ctx context.Context, recs []metadata.Record) error {
 	for _, rec := range recs {
 		if s.voucher != nil {
@@ -73,7 +73,7 @@ func (s stockEngines) Publish(ctx context.Context, recs []metadata.Record) error
 	return nil
 }
 
-// Withdraw implements router.Stock.
+// Withdraw implements monitor.Stock.
 func (s stockEngines) Withdraw(ctx context.Context, recs []metadata.Record) error {
 	for _, rec := range recs {
 		err := s.store.Delete(ctx, rec.Incarnation, rec.Rank)

@@ -11,7 +11,7 @@ import (
 // write.
 const MinGap = 4 << 10
 
-// Gaps are the stretches that a letter's body goes without, in their order.
+// Gaps are the stretches that are left out of what was copied, in their order.
 type Gaps []gap
 
 type gap struct {

@@ -1,8 +1,8 @@
 // Package handshake owns which pairs of engines have shaken hands. A Registry runs one background handshake per pair,
 // however many requests wait for it, within bounds of how many run at once.
 //
-// It does not know what a handshake is: the caller gives it a Func (package router/handshake has one). The gateway's
-// router asks it before each request that uses two engines.
+// It does not know what a handshake is: the caller gives it a Func (package router/handshake has one). An exchange
+// asks it (fleet.Handshakes) before each request that uses two engines.
 package handshake
 
 import (

@@ -1,7 +1,7 @@
 // Package prefixes remembers which engine was given which beginnings of prompts, and so what its prefix cache is thought to hold. It
 // knows no engine, no prompt and no time: a prompt is a chain of hashes, an engine a Holder. Its memory is bounded; what was not asked
-// for the longest is forgotten first. The router's dispatch asks and tells it once a request whose policy looks at prefixes, from any
-// goroutine.
+// for the longest is forgotten first. Package router/fleet asks it when it selects engines for a request whose policy looks at prefixes, and
+// tells it which engine gets the prompt, from any goroutine.
 package prefixes
 
 import (

@@ -2,7 +2,7 @@
 //
 // It owns the queue in front of a model (Queue) and the model's retry budget (RetryBudget). Both outlive a reload of the configuration.
 // It does not know engines, callers or connections. The caller says how many places a model has, when a wait ends, and what time it
-// is. Package router uses one of each per model.
+// is. Package fleet has one of each per model; the edge enters requests, the exchange asks the budget.
 package admission
 
 import (

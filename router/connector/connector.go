@@ -83,7 +83,7 @@ func (h *Handoff) Draw() {
 	h.Transfer, h.Request = s[:32], s[32:]
 }
 
-// hexPairs are the two digits of each byte, the first one low: every dispatch writes 32 bytes so.
+// hexPairs are the two digits of each byte, the first one low: every attempt writes 32 bytes so.
 var hexPairs = func() (of [256]uint16) {
 	const digits = "0123456789abcdef"
 	for c := range of {

@@ -39,7 +39,7 @@ func TestParseHanded(t *testing.T) {
 		{"nothing", ``, false, dispatch.EvPrefillUnusable},
 	} {
 		if _, ok := ParseEndpoint([]byte(c.kv)); ok != c.located {
-			t.Errorf("%s: coordinates: got %v, want %v", c.name, ok, c.located)
+			t.Errorf("%s: endpoint: got %v, want %v", c.name, ok, c.located)
 		}
 		if got := (pull{}).Accept(&Handoff{}, []byte(c.kv)); got != c.pull {
 			t.Errorf("%s: pull: got %v, want %v", c.name, got, c.pull)

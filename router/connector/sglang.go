@@ -46,7 +46,7 @@ func (sglang) DecodeMembers(dst []byte, h *Handoff) []byte  { return h.Bootstrap
 // Accept takes any answer: prefill has none before its blocks are with decode.
 func (sglang) Accept(*Handoff, []byte) dispatch.EventKind { return dispatch.EvPrefillUsable }
 
-// Bootstrap is where the legs of one dispatch meet (connector sglang).
+// Bootstrap is where the legs of one attempt meet (connector sglang).
 type Bootstrap struct {
 	host string // of the prefill engine's bootstrap server
 	port int

@@ -194,7 +194,7 @@ const (
 	DoClosePrefill                // end the leg by closing its connection
 	DoCloseDecode
 	DoDisownDecode  // the request no longer needs the leg; it stays open until decode's blocks are reclaimed
-	DoDrain         // the client is served: keep both legs, whose events still come
+	DoDrain         // no client waits any more: keep both legs open, whose events still come
 	DoFinishPrefill // let the leg run to its end in the background, within a time limit
 	DoRepeatPrefill // ask prefill again with the whole body under the same id, so that decode's blocks are freed
 	DoFreePrefill   // no leg takes the blocks that prefill holds: notify it, or send a decode leg of one token that takes them
@@ -216,7 +216,7 @@ func (d ActionKind) String() string {
 	}[d]
 }
 
-// Action is something to do. why and outcome are set where they mean something.
+// Action is something to do. Why and Outcome are set where they mean something.
 type Action struct {
 	Do      ActionKind
 	Why     reason.Reason

@@ -16,7 +16,7 @@ func (g *attemptContext) newJob(a *attempt) *reclaim.Job {
 	m := reclaim.NewJob(g.s.Reclaim, &a.h, g.m.Connector, g.m.Name, a.prefill.Engine, a.decode.Engine)
 	m.Tokens = g.b.PromptTokens()
 	if a.keptOpen() {
-		m.OpenLeg, m.InTurn = &a.decode, g.b.InTurn(g.m.Name)
+		m.OpenLeg, m.BegunInOrder = &a.decode, g.b.BegunInOrder(g.m.Name)
 	}
 	return m
 }

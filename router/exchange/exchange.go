@@ -176,7 +176,7 @@ func New(parts Parts) *Exchanges {
 // Close ends the goroutines that are kept for legs. No exchange may run.
 func (all *Exchanges) Close() { all.goroutines.Close() }
 
-// Begin begins to serve a request that was admitted. Its lease and its place are the exchange's from now on.
+// Begin begins to serve a request. Its place in the queue and its lease of limits stay with the Caller, which gives them back in Ended.
 func (all *Exchanges) Begin(q *Request) *Exchange {
 	s, m, b, arrived, now := q.Snapshot, q.Model, q.Body, q.Arrived, time.Now()
 	x := &Exchange{d: connector.NewDispatch(m.Connector, s.Config.Limits.Attempts)}

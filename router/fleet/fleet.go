@@ -5,8 +5,8 @@
 // previous Fleet. An engine with an unchanged entry stays the same Engine. A Selection takes a snapshot for one request and asks the
 // policy. Other packages keep their own data for each engine in a PerEngine.
 //
-// It sends nothing to engines and starts no goroutine. Package router asks it for engines, and reports to it what legs, health checks and
-// side channels have shown.
+// It sends nothing to engines and starts no goroutine. An exchange asks it for engines (Selection). It learns from legs (package leg), and
+// from health checks and side channels (package monitor).
 package fleet
 
 import (

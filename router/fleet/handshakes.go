@@ -11,7 +11,7 @@ type Handshakes struct {
 	wake chan struct{} // buffer of one
 }
 
-// NewHandshakes returns Handshakes whose Pairs are nil yet.
+// NewHandshakes returns Handshakes whose Registry is nil yet.
 func NewHandshakes() *Handshakes { return &Handshakes{wake: make(chan struct{}, 1)} }
 
 // Schedule has all pairs looked at now. It never blocks.

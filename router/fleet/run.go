@@ -110,8 +110,8 @@ func StockRuns(prefill, decode *Engine) metadata.Pair {
 }
 
 // KnownRun returns the engine id of the run that pairs of the engine were warmed with, "" if that is not known. A prefill
-// engine's answers name its run, so with one of these coordinates none was warmed while they are nil; of a decode engine
-// only its channel tells.
+// engine's answers name its run, so no pair was warmed while its endpoint c is nil. Of a decode engine only its channel
+// tells.
 func (e *Engine) KnownRun(c *connector.PrefillEndpoint, seen *ChannelReport) string {
 	switch {
 	case c != nil:

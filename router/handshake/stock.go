@@ -27,7 +27,7 @@ func (h *Handshaker) HandOver(ctx context.Context, s *Snapshot, c *fleet.Pair) e
 	return p.stock(ctx)
 }
 
-// stock asks stock engines one after the other: prefill's answer has its coordinates, which decode needs. What
+// stock asks stock engines one after the other: prefill's answer has its endpoint, which decode needs. What
 // prefill holds for it is taken by decode, or given back, or counted.
 func (p *probe) stock(ctx context.Context) error {
 	c, e := p.c, p.c.Prefill
@@ -79,7 +79,7 @@ func (p *probe) left() *reclaim.Job {
 func (p *probe) fits(ctx context.Context, at *connector.PrefillEndpoint) error {
 	c := p.c
 	if !at.Moves(c.Connector) {
-		return c.CompatibleStock() // the coordinates are known by now
+		return c.CompatibleStock() // the endpoint is known by now
 	}
 	theirs := p.compat(ctx, c.Decode, nil)
 	if theirs == "" {
@@ -201,7 +201,7 @@ func (p *probe) freeLate() {
 	m := p.left()
 	m.FirstParams, m.Handoff.KVParams, m.Probe = m.Handoff.KVParams, nil, true
 	if !p.decode.State().Resolved() {
-		m.OpenLeg, m.InTurn = &p.decode, true
+		m.OpenLeg, m.BegunInOrder = &p.decode, true
 	}
 	if why := m.Snapshot.CannotNotify(m.Decode); why != reclaim.CauseNone {
 		p.decode.Cancel(leg.ErrEnded)

@@ -5,7 +5,7 @@
 // the fleet's engines. It outlives configurations: a Snapshot says what it needs of one. It sends no requests of clients and begins no
 // handshakes.
 //
-// Package router runs it, tells it of configurations, and asks it for engines' loads; legs tell it which run of an engine has answered.
+// Package router runs it and tells it of configurations. Others ask it for engines' loads, and tell it which run of an engine has answered.
 package monitor
 
 import (

@@ -150,7 +150,7 @@ func (m *Monitor) ObserveRun(e *fleet.Engine, kv []byte) {
 	}
 }
 
-// Moved notes that a stock prefill engine, known by these coordinates, has answered as another run: all its pairs are void.
+// Moved notes that a stock prefill engine, known by endpoint was, has answered as another run: all its pairs are void.
 // Of many that notice, the first counts.
 func (m *Monitor) Moved(e *fleet.Engine, was, now *connector.PrefillEndpoint) {
 	if was.EngineID == now.EngineID || !e.Endpoint.CompareAndSwap(was, now) {
@@ -164,7 +164,7 @@ func (m *Monitor) Moved(e *fleet.Engine, was, now *connector.PrefillEndpoint) {
 	m.pairs.Schedule()
 }
 
-// Restarted notes that another run of a stock engine answers than the one with these coordinates. Where and how large it
+// Restarted notes that another run of a stock engine answers than the one with endpoint was. Where and how large it
 // is, the next handshake learns.
 func (m *Monitor) Restarted(e *fleet.Engine, was *connector.PrefillEndpoint) {
 	if was != nil && !e.Endpoint.CompareAndSwap(was, nil) { // another caller was faster

@@ -1,6 +1,7 @@
 // Package openai reads and writes the bodies of the OpenAI API, and of the API formats beside it: the client's request, the bodies of both
 // legs made of it, what an engine's answer and each event of a stream say, and errors. It reads a body in one pass and keeps it as it was
-// written; it builds nothing. It knows no engine and no configuration. Package router calls it.
+// written; it builds nothing. It knows no engine and no configuration. The edge
+// parses bodies, leg writes those of both legs, and exchange and relay make what the client gets.
 package openai
 
 import (
@@ -22,7 +23,7 @@ type Limits struct {
 	Isolate  bool        // engines' caches of tenants are kept apart: media ids are replaced, and features refused
 }
 
-// Why a body cannot be split over two engines: values of body.unsplittable.
+// Why a body cannot be split over two engines: values of Body.Unsplittable.
 const (
 	UnsplitN         = "n>1"
 	UnsplitBestOf    = "best_of>1"
@@ -43,9 +44,9 @@ const (
 	UnsplitTruncation = "truncation"
 )
 
-// Body is one request's body: the bytes as they came, and what routing needs of them. It is read only once parsed;
-// prefill and decode may be called from several goroutines. raw must stay unchanged as long as the body is used:
-// the holder of a body owns raw (copy it out of the server's buffer if it outlives the handler).
+// Body is one request's body: the bytes as they came, and what routing needs of them. It is not changed after it is parsed and its caller
+// has set what it adds (Memory, Urgent, Sealed, MediaIDs), so AppendPrefill and AppendDecode may be called from several goroutines. Raw must
+// stay unchanged as long as the body is used: Memory holds it.
 type Body struct {
 	Raw          []byte
 	Model        string  // "" if absent
@@ -68,10 +69,10 @@ type Body struct {
 	Removed      bool   // the client sent kv or ec transfer params; neither leg carries them
 	owns         uint16 // a bit for each OwnedField that is in owned
 	fan          fanSpans
-	edits        []jsonscan.Edit           // in what the body of one choice differs from raw, which it shares with the others
+	edits        []jsonscan.Edit           // in what the body of one choice differs from Raw, which it shares with the others
 	Asked        [askedParts]jsonscan.Span // where the prompt is, as an engine puts it together
 	Passthrough  *Passthrough              // of a request that is passed to one engine; nil of others
-	Memory       Memory                    // who needs raw holds it; nil if raw stays unchanged without
+	Memory       Memory                    // holds Raw, by Retain and Release; nil if Raw stays unchanged without
 
 	open    int // where the outermost brace is
 	members int // of the outermost object
@@ -102,9 +103,9 @@ func (b *Body) Release() {
 	}
 }
 
-// InTurn reports whether stock engines begin with the request before those for model that are sent later: nothing has them put it
-// aside, as a form to compile, an adapter or a priority may.
-func (b *Body) InTurn(model string) bool {
+// BegunInOrder reports whether stock engines begin with the request before those for model that are sent later. A form to compile, an
+// adapter or a priority may put it aside.
+func (b *Body) BegunInOrder(model string) bool {
 	return !b.formed && (b.Model == "" || b.Model == model) && b.Priority == 0
 }
 

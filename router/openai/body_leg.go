@@ -37,7 +37,7 @@ const (
 	ownLimits // no member, but the place after the opening brace of sampling_params
 )
 
-// ownedMember is where one owned member lies in body.raw. They are kept in the order of the bytes. As no two keys are equal, a body
+// ownedMember is where one owned member lies in Body.Raw. They are kept in the order of the bytes. As no two keys are equal, a body
 // has at most a few dozen, and MaxMediaIDs more.
 type ownedMember struct {
 	field OwnedField

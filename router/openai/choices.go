@@ -61,8 +61,8 @@ func (b *Body) seedOf(j int) ([]byte, bool) {
 // Choices is how many choices the body asks for.
 func (b *Body) Choices() int { return b.N * b.Prompts }
 
-// ChoiceBodies returns the bodies of the choices, prompt by prompt: raw with n 1, one prompt and the choice's seed, every other
-// byte as it is. They share raw. It returns nil if the body is not what fans says of it.
+// ChoiceBodies returns the bodies of the choices, prompt by prompt: Raw with n 1, one prompt and the choice's seed, every other
+// byte as it is. They share Raw. It returns nil if the body is not what ServesChoicesApart says of it.
 func (b *Body) ChoiceBodies() []*Body {
 	prompts := []jsonscan.Span{b.fan.prompt}
 	if b.Prompts > 1 {

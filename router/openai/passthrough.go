@@ -8,7 +8,7 @@ import (
 	"pdrouter/router/openai/jsonscan"
 )
 
-// Why a request is served by one engine though nothing in its body asks for that: values of body.unsplittable.
+// Why a request is served by one engine though nothing in its body asks for that: values of Body.Unsplittable.
 const (
 	UnsplitPassed = "pass_through"    // the route knows no hand-off
 	UnsplitStored = "stored_response" // the engine that has it answers

@@ -37,7 +37,7 @@ type barrierKey struct{ prefill, at *fleet.Engine }
 // barrierRequestTime bounds one request of the gateway's own to an engine.
 const barrierRequestTime = 20 * time.Second
 
-// wait blocks until the engine has completed a request that was dispatched long enough after since, and reports false if ctx ends first.
+// wait blocks until the engine has completed a request that was sent long enough after since, and reports false if ctx ends first.
 // It sends a request of one token for that.
 func (r *Reclaimer) wait(ctx context.Context, s *Snapshot, e *fleet.Engine, model string, since time.Time) bool {
 	return r.waitAt(ctx, r.Leaks.barrier(barrierKey{at: e}), since, true, func() bool { return r.small(s, e, model) })
@@ -60,12 +60,12 @@ func (r *Reclaimer) handedOver(ctx context.Context, m *Job, since time.Time, ask
 }
 
 // HandedOver notes that a whole request has been handed over between the two.
-func (l *Leaks) HandedOver(c *fleet.Pair, dispatched time.Time) {
+func (l *Leaks) HandedOver(c *fleet.Pair, sent time.Time) {
 	l.mu.Lock()
 	f := l.barriers[barrierKey{c.Prefill, c.Decode}]
 	l.mu.Unlock()
 	if f != nil {
-		f.completed(dispatched)
+		f.completed(sent)
 	}
 }
 
@@ -116,7 +116,7 @@ func (r *Reclaimer) run(f *barrier, ask func() bool) {
 			continue
 		case <-time.After(max(time.Until(due), pause)):
 		}
-		dispatched := time.Now()
+		sent := time.Now()
 		passed := false
 		r.tasks.Recover("a barrier", func() { passed = ask() })
 		if !passed {
@@ -124,15 +124,15 @@ func (r *Reclaimer) run(f *barrier, ask func() bool) {
 			continue
 		}
 		pause = 0
-		f.completed(dispatched)
+		f.completed(sent)
 	}
 }
 
-// completed notes that a request has completed, and lets those pass that had ended long enough before it was dispatched.
-func (f *barrier) completed(dispatched time.Time) {
+// completed notes that a request has completed, and lets those pass that had ended long enough before it was sent.
+func (f *barrier) completed(sent time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	limit := f.ends.completed(dispatched)
+	limit := f.ends.completed(sent)
 	f.waiting = slices.DeleteFunc(f.waiting, func(w *barrierWaiter) bool {
 		if w.since.After(limit) {
 			return false
@@ -158,4 +158,44 @@ func (r *Reclaimer) small(s *Snapshot, e *fleet.Engine, model string) bool {
 	body = append(body, `,"prompt":"a","max_tokens":1,"temperature":0}`...)
 	req := &upstream.Request{Path: openai.PathCompletions, Header: l.Header(nil, h.Request, nil, false), Body: body}
 	return l.AskWhole(req, int(s.Limits.Answer)) == leg.Usable
+}
+
+// barrierTimes decides which ends of requests an engine has surely noticed: those that were a while ago when a request was sent to
+// the engine that has completed since. It is pure; the zero value is ready.
+type barrierTimes struct {
+	ended []time.Time // oldest first; those not noticed yet
+}
+
+// BarrierAfter is the least time between the end of a request and the sending of a later one whose completion shows that the engine has
+// noticed that end.
+const BarrierAfter = 2 * time.Second
+
+// add notes that a request has ended.
+func (f *barrierTimes) add(at time.Time) {
+	i := len(f.ended)
+	for i > 0 && f.ended[i-1].After(at) {
+		i--
+	}
+	f.ended = append(f.ended, time.Time{})
+	copy(f.ended[i+1:], f.ended[i:])
+	f.ended[i] = at
+}
+
+// due returns when a request sent next is of use; false if no end waits for one.
+func (f *barrierTimes) due() (time.Time, bool) {
+	if len(f.ended) == 0 {
+		return time.Time{}, false
+	}
+	return f.ended[0].Add(BarrierAfter), true
+}
+
+// completed notes that a request has completed, and returns the time up to which ends have been noticed.
+func (f *barrierTimes) completed(sent time.Time) time.Time {
+	limit := sent.Add(-BarrierAfter)
+	n := 0
+	for n < len(f.ended) && !f.ended[n].After(limit) {
+		n++
+	}
+	f.ended = append(f.ended[:0], f.ended[n:]...)
+	return limit
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,4 +31,46 @@ func TestBarrierAfterPanic(t *testing.T) {
 			t.Errorf("passed %v, with %d requests", passed, n)
 		}
 	})
+}
+
+// TestBarrierTimes compares which ends are passed with the rule itself, over random schedules.
+func TestBarrierTimes(t *testing.T) {
+	const seed = 7
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 1000 {
+		var f barrierTimes
+		base := time.Unix(1000, 0)
+		waiting := map[time.Time]bool{}
+		for range 30 {
+			at := base.Add(time.Duration(rng.IntN(10_000)) * time.Millisecond)
+			if rng.IntN(3) > 0 {
+				if !waiting[at] {
+					f.add(at)
+					waiting[at] = true
+				}
+			} else {
+				limit := f.completed(at)
+				for ended := range waiting {
+					if !ended.After(limit) != (at.Sub(ended) >= BarrierAfter) {
+						t.Fatalf("seed %d: ended %v, sent %v: passed up to %v", seed, ended, at, limit)
+					}
+					if at.Sub(ended) >= BarrierAfter {
+						delete(waiting, ended)
+					}
+				}
+			}
+			if len(f.ended) != len(waiting) {
+				t.Fatalf("seed %d: %d wait; want %d", seed, len(f.ended), len(waiting))
+			}
+			if due, ok := f.due(); ok != (len(waiting) > 0) {
+				t.Fatalf("seed %d: due %v, %v", seed, due, ok)
+			} else if ok {
+				for ended := range waiting {
+					if due.Sub(ended) > BarrierAfter {
+						t.Fatalf("seed %d: due %v though one has ended %v", seed, due, ended)
+					}
+				}
+			}
+		}
+	}
 }

@@ -34,7 +34,7 @@ type freeing struct {
 	held    decodeHeld
 	unnamed bool          // prefill has not answered and uses the request's own id: a second request with this id is safe only after the first
 	ending  string        // for Freed
-	since   time.Time     // a request dispatched to decode after this shows that decode has noticed the end
+	since   time.Time     // a request sent to decode after this shows that decode has noticed the end
 	check   livenessCheck // of prefill's run
 	pause   time.Duration // before the next one
 }
@@ -47,7 +47,7 @@ func newFreeing(r *Reclaimer, m *Job) *freeing {
 	}
 	o := &f.held
 	o.agent, o.channel, o.named = m.Snapshot.Agent != nil, m.run != "", m.Decode.Origin.Entry.RequestIDRandomizationDisabled
-	o.finished, o.open = answered, m.OpenLeg != nil && m.InTurn
+	o.finished, o.open = answered, m.OpenLeg != nil && m.BegunInOrder
 	o.lost = f.unnamed && m.PrefillLost
 	o.barred = answered && m.plainlyNamed() || o.lost && !m.Noticed
 	if m.NoHandOff {

@@ -32,6 +32,32 @@ type heldBy struct {
 	until      int64 // Unix seconds at which the engine's own lease ends; 0: never
 }
 
+// Cause says why KV stays held.
+type Cause uint8
+
+const (
+	CauseNone        Cause = iota
+	CauseNoAgent           // the gateway has no agent of its own
+	CauseNames             // decode draws ids of its own for requests: request_id_randomization_disabled is not set
+	CauseChannel           // decode's side channel is not configured, or has not answered
+	CauseUnproven          // prefill cannot be asked again, and whether its run is over is not shown
+	CauseNoBarrier         // decode completed no later request in time
+	CauseReading           // decode may be reading
+	CauseNoAnswer          // prefill may have finished, but has not said what it holds
+	CauseNotNotified       // the engine could not be notified
+	CauseBusy              // too many jobs run in the background already
+	CauseUnbegun           // it is not known whether decode had begun with the request, and only then may it be notified
+	CausePossible          // it may be held; nothing shows it
+	causes
+)
+
+func (s Cause) String() string {
+	return [...]string{
+		"", "no_agent", "random_request_ids", "no_side_channel", "prefill_unproven", "unfenced", "may_read",
+		"no_answer", "not_told", "too_many", "not_begun", "may_hold",
+	}[s]
+}
+
 // prefillLease is how long stock prefill engines hold KV that no decode engine takes: their default.
 const prefillLease = 30 * time.Second
 

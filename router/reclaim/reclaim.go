@@ -60,14 +60,14 @@ func New(log *slog.Logger, tasks *background.Tasks, pairs *fleet.Handshakes, m *
 type Job struct {
 	Snapshot        *Snapshot // what the request was admitted with
 	Handoff         connector.Handoff
-	Body            *openai.Body // whose bytes the requests again and taking have; nil if there are none
+	Body            *openai.Body // whose bytes Again and Taking are written from; nil if there are none
 	conn            connector.Connector
 	model           string
 	Prefill, Decode *fleet.Engine
 	run             string       // decode's, when the request ended; "" if it is not known
 	Closed          time.Time    // when the decode leg had ended
 	OpenLeg         *leg.Leg     // decode's, which is open still; nil if it was ended with the request
-	InTurn          bool         // decode begins with the request before those that come later
+	BegunInOrder    bool         // decode begins requests in the order sent, so with this one before later ones
 	PrefillLost     bool         // prefill's leg has ended without a usable answer: it may run there still, or be held
 	Noticed         bool         // and prefill has shown that it knows that
 	NoHandOff       bool         // prefill has answered and handed nothing off: it never writes what decode waits for

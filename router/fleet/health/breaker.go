@@ -1,6 +1,7 @@
 // Package health says whether an engine, or a pair of engines, may be given requests, from what came of those that it was given:
 // circuit breakers, pauses that engines ask for, slow start, and the comparison of engines of one role. Everything here is a value
-// that takes the time; nothing does I/O or knows an engine. Package router decides what counts as a failure of whom.
+// that takes the time; nothing does I/O or knows an engine. Package leg decides which
+// failures count against which engine (leg/fault.go); package fleet holds these values for each.
 package health
 
 import "time"

@@ -1,5 +1,6 @@
 // Package choices merges the answers to the choices of one request, each of which an engine gave alone, into the answer that one engine
-// would have given: streams event by event, or whole bodies. Package router asks the engines; package openai makes the bodies.
+// would have given: streams event by event, or whole bodies. Package fanout has each choice served
+// by an exchange of its own and calls this package; package openai makes their bodies.
 package choices
 
 import (

@@ -1,7 +1,5 @@
 package reclaim
 
-import "time"
-
 // step is the next step to free the KV of an ended request.
 type step uint8
 
@@ -154,70 +152,4 @@ func (l PrefillHeld) next() (step, Cause) {
 		return stepCount, CauseNoAgent
 	}
 	return stepCount, CauseNotNotified
-}
-
-// Cause says why KV stays held.
-type Cause uint8
-
-const (
-	CauseNone        Cause = iota
-	CauseNoAgent           // the gateway has no agent of its own
-	CauseNames             // decode draws ids of its own for requests: request_id_randomization_disabled is not set
-	CauseChannel           // decode's side channel is not configured, or has not answered
-	CauseUnproven          // prefill cannot be asked again, and whether its run is over is not shown
-	CauseNoBarrier         // decode completed no later request in time
-	CauseReading           // decode may be reading
-	CauseNoAnswer          // prefill may have finished, but has not said what it holds
-	CauseNotNotified       // the engine could not be notified
-	CauseBusy              // too many jobs run in the background already
-	CauseUnbegun           // it is not known whether decode had begun with the request, and only then may it be notified
-	CausePossible          // it may be held; nothing shows it
-	causes
-)
-
-func (s Cause) String() string {
-	return [...]string{
-		"", "no_agent", "random_request_ids", "no_side_channel", "prefill_unproven", "unfenced", "may_read",
-		"no_answer", "not_told", "too_many", "not_begun", "may_hold",
-	}[s]
-}
-
-// barrierTimes decides which ends of requests an engine has surely noticed: those that were a while ago when a request was dispatched to
-// the engine that has completed since. It is pure; the zero value is ready.
-type barrierTimes struct {
-	ended []time.Time // oldest first; those not noticed yet
-}
-
-// BarrierAfter is the least time between the end of a request and the dispatch of a later one whose completion shows that the engine has
-// noticed that end.
-const BarrierAfter = 2 * time.Second
-
-// add notes that a request has ended.
-func (f *barrierTimes) add(at time.Time) {
-	i := len(f.ended)
-	for i > 0 && f.ended[i-1].After(at) {
-		i--
-	}
-	f.ended = append(f.ended, time.Time{})
-	copy(f.ended[i+1:], f.ended[i:])
-	f.ended[i] = at
-}
-
-// due returns when a request dispatched next is of use; false if no end waits for one.
-func (f *barrierTimes) due() (time.Time, bool) {
-	if len(f.ended) == 0 {
-		return time.Time{}, false
-	}
-	return f.ended[0].Add(BarrierAfter), true
-}
-
-// completed notes that a request has completed, and returns the time up to which ends have been noticed.
-func (f *barrierTimes) completed(dispatched time.Time) time.Time {
-	limit := dispatched.Add(-BarrierAfter)
-	n := 0
-	for n < len(f.ended) && !f.ended[n].After(limit) {
-		n++
-	}
-	f.ended = append(f.ended[:0], f.ended[n:]...)
-	return limit
 }

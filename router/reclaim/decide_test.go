@@ -1,11 +1,7 @@
 package reclaim
 
 import (
-	"math/rand/v2"
-	"os"
-	"strings"
 	"testing"
-	"time"
 )
 
 // TestDecodeHeldNext walks through what may be known of KV that decode holds for a request that is over.
@@ -120,61 +116,6 @@ func TestPrefillHeldNext(t *testing.T) {
 				t.Fatalf("%+v: no end", l)
 			}
 			steps++
-		}
-	}
-}
-
-// TestBarrierTimes compares which ends are passed with the rule itself, over random schedules.
-func TestBarrierTimes(t *testing.T) {
-	const seed = 7
-	rng := rand.New(rand.NewPCG(seed, 0))
-	for range 1000 {
-		var f barrierTimes
-		base := time.Unix(1000, 0)
-		waiting := map[time.Time]bool{}
-		for range 30 {
-			at := base.Add(time.Duration(rng.IntN(10_000)) * time.Millisecond)
-			if rng.IntN(3) > 0 {
-				if !waiting[at] {
-					f.add(at)
-					waiting[at] = true
-				}
-			} else {
-				limit := f.completed(at)
-				for ended := range waiting {
-					if !ended.After(limit) != (at.Sub(ended) >= BarrierAfter) {
-						t.Fatalf("seed %d: ended %v, dispatched %v: passed up to %v", seed, ended, at, limit)
-					}
-					if at.Sub(ended) >= BarrierAfter {
-						delete(waiting, ended)
-					}
-				}
-			}
-			if len(f.ended) != len(waiting) {
-				t.Fatalf("seed %d: %d wait; want %d", seed, len(f.ended), len(waiting))
-			}
-			if due, ok := f.due(); ok != (len(waiting) > 0) {
-				t.Fatalf("seed %d: due %v, %v", seed, due, ok)
-			} else if ok {
-				for ended := range waiting {
-					if due.Sub(ended) > BarrierAfter {
-						t.Fatalf("seed %d: due %v though one has ended %v", seed, due, ended)
-					}
-				}
-			}
-		}
-	}
-}
-
-// TestCausesAreExplained: each reason for which KV stays held is one that operators find explained.
-func TestCausesAreExplained(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for s := CauseNone + 1; s < causes; s++ {
-		if !strings.Contains(string(doc), "\n| `"+s.String()+"` | ") {
-			t.Errorf("%s is not explained", s)
 		}
 	}
 }
