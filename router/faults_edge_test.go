@@ -276,3 +276,29 @@ func dial(t *testing.T, addr string) net.Conn {
 	_ = conn.SetDeadline(time.Now().Add(routertest.Patience))
 	return conn
 }
+
+// TestConnectionCloseIsAList has clients ask for the end of the connection in each way that RFC 9110 allows.
+func TestConnectionCloseIsAList(t *testing.T) {
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	g := routertest.Start(t, s.Config, router.Parts{})
+	for field, closes := range map[string]bool{
+		"Connection: close": true, "Connection: Close": true, "Connection: TE, close": true, "connection:\tclose ,TE": true,
+		"Connection: close\r\nConnection: keep-alive": true, "Connection: keep-alive": false, "Connection: closed": false,
+	} {
+		for _, stream := range []bool{false, true} {
+			body := routertest.PlainBody
+			if stream {
+				body = strings.Replace(body, "{", `{"stream":true,`, 1)
+			}
+			first := routertest.RawPost(routertest.PathCompletions, body, "Host: a", "Content-Type: application/json", field,
+				fmt.Sprintf("Content-Length: %d", len(body)))
+			last := routertest.RawPost(routertest.PathHealth, "", "Host: a", "Connection: close", "Content-Length: 0")
+			status, rest, closed := routertest.RawRequest(t, g.Addr, first+last)
+			answered := strings.Contains(rest, "HTTP/1.1 405 ") // the second request
+			if !strings.Contains(status, " 200 ") || !closed || answered == closes || closes != strings.Contains(strings.SplitN(rest, "\r\n\r\n", 2)[0], "Connection: close") {
+				t.Errorf("%q, stream %t: %q, closed %t, the next request answered %t; want the end after the first: %t\n%s",
+					field, stream, status, closed, answered, closes, rest)
+			}
+		}
+	}
+}

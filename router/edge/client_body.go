@@ -14,10 +14,11 @@ import (
 	"pdrouter/router/reason"
 )
 
-// bodyFraming is what a request's head says of where its body ends.
+// bodyFraming is what a request's head says of where its body ends, and of what follows it.
 type bodyFraming struct {
 	length  int64 // bytes of the body; -1 if it is chunked
 	expects bool  // the client waits for 100 Continue before it sends the body
+	closes  bool  // the client sends no further request on the connection
 }
 
 // roomSizes are the capacities that a body's buffer grows through. Past the last it doubles. So a client has sent an eighth

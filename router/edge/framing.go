@@ -60,6 +60,8 @@ func checkFraming(h requestHead) (f bodyFraming, _ *openai.Error) {
 				return f, openai.ErrFraming("The Transfer-Encoding is not exactly chunked.")
 			}
 			coding, f.length = true, -1
+		case httpsyntax.IsName(name, "connection"):
+			f.closes = f.closes || httpsyntax.ContainsToken(value, "close")
 		case httpsyntax.IsName(name, "expect"):
 			f.expects = httpsyntax.IsName(value, "100-continue") && h.Proto == "HTTP/1.1"
 		case httpsyntax.IsName(name, "host"):

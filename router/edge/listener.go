@@ -45,6 +45,7 @@ type clientConn struct {
 	open    bool  // a head has been read, and not all that belongs to its request
 	left    int64 // bytes of the body, or of its chunk, that are still to be read
 	chunked bool  // the body
+	closes  bool  // the client wants the connection closed after the answer
 	refused bool  // the connection ends with an answer to a request that was not read to its end
 
 	joins  bool   // what is written next leaves with the write after it
@@ -217,19 +218,20 @@ func (a *clientConn) drop(n int) {
 
 // expect begins the body that follows the head.
 func (a *clientConn) expect(f bodyFraming) {
-	a.chunked, a.left = f.length < 0, max(f.length, 0)
+	a.chunked, a.left, a.closes = f.length < 0, max(f.length, 0), f.closes
 	a.open = f.length != 0
 }
 
 // reusable makes the connection ready for the next request, and reports whether it can be used for one: not where a body is
-// still to come that the answer did not wait for.
+// still to come that the answer did not wait for, and not where the client asked for the connection to be closed. The server itself
+// knows only the value "close", and not "Close" or "TE, close".
 func (a *clientConn) reusable() bool {
 	if a.open && !a.chunked && a.left > 0 && a.left <= int64(len(a.buffered)) {
 		a.drop(int(a.left))
 		a.open = false
 	}
 	a.refused = a.open
-	return !a.open
+	return !a.open && !a.closes
 }
 
 // headEnd finds the end of a request's head.
