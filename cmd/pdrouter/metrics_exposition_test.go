@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pdrouter/auth/keys"
+	"pdrouter/internal/discovery"
+	"pdrouter/internal/limits"
+	"pdrouter/internal/shared"
+	"pdrouter/metadata"
+	"pdrouter/metadata/cache"
+	"pdrouter/metadata/routes"
+	"pdrouter/policies/prefixes"
+	"pdrouter/router"
+	"pdrouter/router/admission"
+	"pdrouter/router/config"
+	"pdrouter/router/dispatch"
+	"pdrouter/router/fleet"
+	"pdrouter/router/reclaim"
+	"pdrouter/router/report"
+)
+
+// TestMetricsExposition: the names, types and labels of all metrics are those of testdata/metrics.txt, which dashboards depend on.
+// -update writes the file.
+func TestMetricsExposition(t *testing.T) {
+	families, err := allMetrics(t).registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "pdrouter_") {
+			continue
+		}
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+		slices.Sort(labels)
+		fmt.Fprintf(&got, "%s %s{%s}\n", strings.ToLower(f.GetType().String()), f.GetName(), strings.Join(labels, ","))
+	}
+	const path = "testdata/metrics.txt"
+	if *update {
+		if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != string(want) {
+		t.Errorf("got\n%s\nwant\n%s", got.String(), want)
+	}
+}
+
+// allMetrics returns the metrics of a gateway in which all that has a metric has happened.
+func allMetrics(t *testing.T) *metrics {
+	t.Helper()
+	m := newMetrics()
+	m.observe(report.Summary{Model: "m", Route: "/v1/completions", Status: 200, Outcome: dispatch.Completed, Reason: "split", Prefill: "p",
+		Decode: "d", Attempts: 1, Continued: 1, Removed: true, Phases: report.Phases{FirstToken: 1, Total: 1}})
+	m.refused(404, "unknown_model")
+	m.refusedAgent(403, "bad_signature")
+
+	yes := true
+	stats := func() router.Stats {
+		return router.Stats{
+			Engines:    []router.EngineStats{{Name: "p", Events: &yes, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Ejections: map[string]uint64{"answers": 1}}},
+			Pairs:      []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads"}},
+			Prefixes:   &prefixes.Stats{},
+			Moved:      []report.Moved{{Prefill: "p", Decode: "d"}},
+			Queues:     []router.QueueStats{{Model: "m", Stats: admission.Stats{Denied: map[string]uint64{"queue_full": 1}}}},
+			Retries:    []router.RetryStats{{Model: "m"}},
+			Reclaimed:  []reclaim.Freed{{Ending: "not_taken", By: "restart"}},
+			PanicModes: []fleet.PanicMode{{Model: "m", Role: "decode"}},
+			PairsOut:   []fleet.PairOut{{Prefill: "p", Decode: "d", State: "open"}},
+		}
+	}
+	requests, count := newAdminCounter()
+	count("add", 200)
+	m.registry.MustRegister(requests, newSourceMetrics(someSources(t)),
+		newRouterMetrics(stats), newHealthMetrics(stats), newPressureMetrics(stats), newPrefixMetrics(stats),
+		newLimitMetrics(func() limits.Stats { return limits.Stats{Refused: map[string]uint64{"requests": 1}} }),
+		newMetadataMetrics(func() cache.Stats { return cache.Stats{Age: 1} }, func() routes.WatchStats { return routes.WatchStats{} }, func() uint64 { return 1 }),
+		newKeySetMetrics(func() []issuerSet { return []issuerSet{{someKeySet(t), "pdrouter", "https://issuer.example"}} }),
+		newSharedMetrics(func() shared.FactsStats { return shared.FactsStats{} }, func() uint64 { return 1 }),
+		newReloadMetrics(func() reloadStats { return reloadStats{} }),
+		newConfigMetrics(func() reloadCount { return reloadCount{} }, func() string { return "digest" }))
+	return m
+}
+
+// someSources returns a name and a file that have been looked at.
+func someSources(t *testing.T) *sources {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	s := newSources(config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{engineOf("e")}}}}, newWishes(&fakeBoard{}, true, log), nil, nil, log)
+	s.dns[listOf{"m", "engines"}] = discovery.NewDNS(discovery.Name{Host: "engines"}, nil, nil, nil, log)
+	path := filepath.Join(t.TempDir(), "engines.yaml")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := discovery.NewFile(path, time.Minute, func(string, []byte) error { return nil }, log)
+	if err := file.Look(); err != nil {
+		t.Fatal(err)
+	}
+	s.files[listOf{"m", "prefill"}] = file
+	return s
+}
+
+// someKeySet returns a key set that has been fetched.
+func someKeySet(t *testing.T) *keys.JWKS {
+	t.Helper()
+	_, public := makeKey(t, filepath.Join(t.TempDir(), "keys"))
+	key, err := os.ReadFile(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "set.json")
+	if err := os.WriteFile(path, fmt.Appendf(nil, `{"keys":[%s]}`, key), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set, err := keys.NewJWKS(keys.JWKSConfig{URL: path}, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = set.Run(ctx) // always nil
+	}()
+	<-set.Asked()
+	stop()
+	<-ended
+	return set
+}
