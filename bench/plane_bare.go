@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"pdrouter/kvplane/memory/view"
 	"pdrouter/kvplane/nixl"
 	"pdrouter/metadata"
 )
@@ -46,7 +47,7 @@ func openBareNIXL(name string, memory []byte, thread bool) (b *bareNIXL, err err
 	if err := b.agent.Use(backend); err != nil || memory == nil {
 		return b, err
 	}
-	whole := nixl.Region{Address: nixl.Address(memory), Length: uint64(len(memory))}
+	whole := nixl.Region{Address: view.Address(memory), Length: uint64(len(memory))}
 	reg, err := b.agent.Register(nixl.Memory{Kind: nixl.DRAM, Regions: []nixl.Region{whole}})
 	if err != nil {
 		return b, err

@@ -12,6 +12,9 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/nixl"
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/nixltransport"
+	"pdrouter/kvplane/transport/tcp"
 	"pdrouter/metadata"
 )
 
@@ -52,7 +55,7 @@ type planeRank struct {
 	agent   *kvplane.Agent
 	memory  []byte
 	stamp   *stamp
-	tcp     *kvplane.TCP // nil over NIXL
+	tcp     *tcp.Transport // nil over NIXL
 	reports chan planeReport
 	close   func() error
 }
@@ -115,7 +118,7 @@ func openPlaneRank(cfg planeRankConfig, peers func() []metadata.Record, reports 
 	for i := 0; i < len(room); i += 8 { // every page is there, and every block differs
 		binary.LittleEndian.PutUint64(room[i:], planeWord(i, cfg.Role))
 	}
-	var transport kvplane.Transport
+	var transport transport.Transport
 	switch cfg.Which {
 	case "nixl":
 		lib, openErr := nixl.Open("")
@@ -123,10 +126,10 @@ func openPlaneRank(cfg planeRankConfig, peers func() []metadata.Record, reports 
 			return nil, err
 		}
 		closers = append(closers, lib.Close)
-		transport = &stampedNIXL{NIXL: kvplane.NewNIXL(lib, kvplane.NIXLConfig{}), stamp: r.stamp}
+		transport = &stampedNIXL{Transport: nixltransport.New(lib, nixltransport.Config{}), stamp: r.stamp}
 	default:
-		r.tcp = kvplane.NewTCP(kvplane.TCPConfig{Path: cfg.Which})
-		transport = &stampedTCP{TCP: r.tcp, stamp: r.stamp}
+		r.tcp = tcp.New(tcp.Config{Path: cfg.Which})
+		transport = &stampedTCP{Transport: r.tcp, stamp: r.stamp}
 	}
 	at := memory.Of(room)
 	agent, err := kvplane.Open(kvplane.Config{

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/nixltransport"
+	"pdrouter/kvplane/transport/tcp"
 )
 
 // stamp is when the transport last handed something to its agent, and what the agent has posted since somebody took that.
@@ -52,45 +55,45 @@ func (s *stamp) take() []planePost {
 
 // stampedNIXL and stampedTCP are the transports, and say when they took something in and what was posted.
 type stampedNIXL struct {
-	*kvplane.NIXL
+	*nixltransport.Transport
 	stamp *stamp
 }
 
-// Poll implements kvplane.Transport.
-func (t *stampedNIXL) Poll(out []kvplane.Incoming) []kvplane.Incoming {
+// Poll implements transport.Transport.
+func (t *stampedNIXL) Poll(out []transport.Incoming) []transport.Incoming {
 	before := len(out)
-	out = t.NIXL.Poll(out)
+	out = t.Transport.Poll(out)
 	t.stamp.mark(before, len(out))
 	return out
 }
 
-// Write implements kvplane.Transport.
+// Write implements transport.Transport.
 func (t *stampedNIXL) Write(agent string, id uint64, ranges []kvplane.Range, notify []byte) error {
 	defer t.stamp.posted(time.Now())
-	return t.NIXL.Write(agent, id, ranges, notify)
+	return t.Transport.Write(agent, id, ranges, notify)
 }
 
-// WritePrepared implements kvplane.Preparer.
+// WritePrepared implements transport.Preparer.
 func (t *stampedNIXL) WritePrepared(agent string, id uint64, local, remote []int32, notify []byte) error {
 	defer t.stamp.posted(time.Now())
-	return t.NIXL.WritePrepared(agent, id, local, remote, notify)
+	return t.Transport.WritePrepared(agent, id, local, remote, notify)
 }
 
 type stampedTCP struct {
-	*kvplane.TCP
+	*tcp.Transport
 	stamp *stamp
 }
 
-// Poll implements kvplane.Transport.
-func (t *stampedTCP) Poll(out []kvplane.Incoming) []kvplane.Incoming {
+// Poll implements transport.Transport.
+func (t *stampedTCP) Poll(out []transport.Incoming) []transport.Incoming {
 	before := len(out)
-	out = t.TCP.Poll(out)
+	out = t.Transport.Poll(out)
 	t.stamp.mark(before, len(out))
 	return out
 }
 
-// Write implements kvplane.Transport.
+// Write implements transport.Transport.
 func (t *stampedTCP) Write(agent string, id uint64, ranges []kvplane.Range, notify []byte) error {
 	defer t.stamp.posted(time.Now())
-	return t.TCP.Write(agent, id, ranges, notify)
+	return t.Transport.Write(agent, id, ranges, notify)
 }

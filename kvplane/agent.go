@@ -13,6 +13,7 @@ import (
 	"pdrouter/kvplane/internal/procid"
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/plan"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -32,7 +33,7 @@ type Config struct {
 	Self metadata.Record
 	// Memory is what peers may write into and what is written from. It holds every region of Self.Layout.
 	Memory    []memory.Region
-	Transport Transport // owned by the agent from Open on, closed with it
+	Transport transport.Transport // owned by the agent from Open on, closed with it
 	Directory Directory
 	// Report is called on the agent's goroutine. It must neither block nor call the agent's Close. Nil: reports wait for
 	// Collect.
@@ -121,11 +122,11 @@ func Open(cfg Config) (*Agent, error) {
 		}
 	}
 	var err error
-	var agree agreement
-	if self.Key, agree, err = newKey(); err != nil {
+	var agree transport.Agreement
+	if self.Key, agree, err = transport.NewKey(); err != nil {
 		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}
-	introduce(cfg.Transport, self.Key, agree)
+	transport.Introduce(cfg.Transport, self.Key, agree)
 	if self.Blob, self.Doorbell, err = cfg.Transport.Open(self.Agent, cfg.Memory); err != nil {
 		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}

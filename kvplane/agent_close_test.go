@@ -6,6 +6,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/tcp"
+	"pdrouter/kvplane/transport/transporttest"
 )
 
 // closeAll closes every rank, twice.
@@ -114,11 +118,11 @@ func TestCloseUnderWrite(t *testing.T) {
 
 // TestCloseOverTCP: the transport can fence, so whatever P does, D's blocks are safe when Close returns.
 func TestCloseOverTCP(t *testing.T) {
-	p, d, _ := pairOf(t, func() Transport { return NewTCP(TCPConfig{}) }, side(2), side(1), patientTimes)
+	p, d, _ := pairOf(t, func() transport.Transport { return tcp.New(tcp.Config{}) }, side(2), side(1), patientTimes)
 	transferAll(t, p, d)
 	id := NewTransferID()
 	d.expect(id, p, [2]int{0, 12}, toD)
-	for deadline := time.Now().Add(patience); p.agents[0].Status().Registrations == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(transporttest.Patience); p.agents[0].Status().Registrations == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing was registered")
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/transporttest"
 	"pdrouter/metadata"
 )
 
@@ -28,12 +30,12 @@ func (r *rig) verdicts(id TransferID) []Verdict {
 	return out
 }
 
-// overLinks runs a test with two engines in this process over each transport that it has.
+// overLinks runs a test with two engines in this process over each over that it has.
 func overLinks(t *testing.T, ptp, dtp int, times Times, test func(t *testing.T, p, d *rig)) {
-	for _, transport := range []string{"tcp", "nixl"} {
-		t.Run(transport, func(t *testing.T) {
-			newTransport(t, transport) // skips without it
-			p, d, _ := pairOf(t, func() Transport { return newTransport(t, transport) }, side(ptp), side(dtp), times)
+	for _, over := range []string{"tcp", "nixl"} {
+		t.Run(over, func(t *testing.T) {
+			newTransport(t, over) // skips without it
+			p, d, _ := pairOf(t, func() transport.Transport { return newTransport(t, over) }, side(ptp), side(dtp), times)
 			test(t, p, d)
 		})
 	}
@@ -42,15 +44,15 @@ func overLinks(t *testing.T, ptp, dtp int, times Times, test func(t *testing.T, 
 // TestFault54KVPlane: P dies after D has registered, while the two connect for the first time or P writes: D is told soon after the death, decode
 // is not released, and the blocks come back. A write that ends in an error ends the same way.
 func TestFault54KVPlane(t *testing.T) {
-	twoEngines(t, metadata.Decode, metadata.Prefill, func(t *testing.T, _ string, d, p *rig, child *process) {
+	twoEngines(t, metadata.Decode, metadata.Prefill, func(t *testing.T, _ string, d, p *rig, child *transporttest.Process) {
 		ids := newIDs(6)
 		for _, id := range ids {
 			d.expect(id, p, [2]int{0, 12}, toD)
 		}
 		for _, id := range ids[1:] {
-			child.do(order{Do: "offer", Transfer: id}, nil)
+			child.Do(transporttest.Order{Do: "offer", Transfer: id}, nil)
 		}
-		child.kill()
+		child.Kill()
 		start := time.Now()
 		for _, id := range ids {
 			d.over(id)
@@ -140,7 +142,7 @@ func TestFault56KVPlane(t *testing.T) {
 		whole(t, p, d) // they know each other
 		id, to := NewTransferID(), d.records[0].Agent
 		d.expect(id, p, [2]int{0, 12}, toD)
-		for deadline := time.Now().Add(patience); p.agents[0].Status().Registrations+p.agents[1].Status().Registrations < 2; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(transporttest.Patience); p.agents[0].Status().Registrations+p.agents[1].Status().Registrations < 2; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("nothing was registered")
 			}
@@ -186,7 +188,7 @@ func TestFault57KVPlane(t *testing.T) {
 		d.expect(id, p, [2]int{0, 12}, toD)
 		p.fill(id, fromP[0], 12)
 		p.agents[0].Offer(Offer{ID: id, Peer: d.inc, Tokens: 12, Groups: fromP})
-		for deadline := time.Now().Add(patience); !slices.Contains(d.verdicts(id), Failed); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(transporttest.Patience); !slices.Contains(d.verdicts(id), Failed); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("reported %v; want the deadline", d.kinds(id))
 			}

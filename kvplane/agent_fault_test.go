@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/kvplane/plan/plantest"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -17,7 +18,7 @@ import (
 func inBubble(t *testing.T, net *fakeNet, ptp, dtp int, test func(t *testing.T, p, d *rig, dir *fakeDirectory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		p, d, dir := pairOf(t, func() Transport { return net.transport() }, side(ptp), side(dtp), Times{})
+		p, d, dir := pairOf(t, func() transport.Transport { return net.transport() }, side(ptp), side(dtp), Times{})
 		test(t, p, d, dir)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -26,12 +27,12 @@ func newCrowd(t *testing.T) *crowd {
 	t.Helper()
 	c := &crowd{t: t, net: newFakeNet(), clock: 1, peer: side(1).WithDefaults().Records("peer")[0]}
 	self := side(1).WithDefaults().Records("self")[0]
-	key, agree, err := newKey()
+	key, agree, err := transport.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
 	self.Agent, self.Key, self.Transport, self.Generation = "self@1/0/0/0", key, "fake", 1
-	if c.peer.Key, _, err = newKey(); err != nil {
+	if c.peer.Key, _, err = transport.NewKey(); err != nil {
 		t.Fatal(err)
 	}
 	tr := c.net.transport()

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/transporttest"
 	"pdrouter/metadata"
 )
 
@@ -57,7 +59,7 @@ func TestIdleOwnerIsBlocked(t *testing.T) {
 // printed.
 func TestIdleOwnerOverNIXL(t *testing.T) {
 	newTransport(t, "nixl") // skips without it
-	p, d, _ := pairOf(t, func() Transport { return newTransport(t, "nixl") }, side(1), side(1), patientTimes)
+	p, d, _ := pairOf(t, func() transport.Transport { return newTransport(t, "nixl") }, side(1), side(1), patientTimes)
 	transferAll(t, p, d)
 	agents := []*Agent{p.agents[0], d.agents[0]}
 	time.Sleep(4 * grace) // what was said last has been answered
@@ -66,9 +68,9 @@ func TestIdleOwnerOverNIXL(t *testing.T) {
 		before[i] = a.Status()
 	}
 	time.Sleep(2 * grace) // that was work for a moment
-	cpu := processorTime(t)
+	cpu := transporttest.ProcessorTime(t)
 	time.Sleep(time.Second)
-	t.Logf("%v of processor time in an idle second of two agents", processorTime(t)-cpu)
+	t.Logf("%v of processor time in an idle second of two agents", transporttest.ProcessorTime(t)-cpu)
 	for i, a := range agents {
 		after := a.Status()
 		if n := after.Wakeups - before[i].Wakeups; n > 2 {
@@ -102,7 +104,7 @@ func TestLateRegistrationWakesTheOwner(t *testing.T) {
 	})
 	t.Run("nixl", func(t *testing.T) {
 		newTransport(t, "nixl") // skips without it
-		p, d, _ := pairOf(t, func() Transport { return newTransport(t, "nixl") }, side(1), side(1), patientTimes)
+		p, d, _ := pairOf(t, func() transport.Transport { return newTransport(t, "nixl") }, side(1), side(1), patientTimes)
 		transferAll(t, p, d) // both know each other
 		id := NewTransferID()
 		p.fill(id, fromP[0], 12)
@@ -178,7 +180,7 @@ func busyWriter(b *testing.B, n int) *writer {
 	records := map[string][]metadata.Record{}
 	for _, name := range []string{"self", "peer"} {
 		record := side(1).WithDefaults().Records(name)[0]
-		key, _, err := newKey()
+		key, _, err := transport.NewKey()
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -191,7 +193,7 @@ func busyWriter(b *testing.B, n int) *writer {
 		records[name] = []metadata.Record{record}
 	}
 	self, peer := records["self"][0], records["peer"][0]
-	_, agree, err := newKey()
+	_, agree, err := transport.NewKey()
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"pdrouter/kvplane/plan/plantest"
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/nixltransport"
+	"pdrouter/kvplane/transport/transporttest"
 	"pdrouter/metadata"
 )
 
@@ -67,7 +70,7 @@ func openPlaneSide(t *testing.T, role metadata.Role, gen uint64, pairs []int) *p
 			sp.Planes = 1
 		}
 		s.rigs[i] = newRig(t, sp, rigOptions{
-			transport: func() Transport { return newTransport(t, "nixl") },
+			transport: func() transport.Transport { return newTransport(t, "nixl") },
 			directory: s.dir, role: role, name: fmt.Sprintf("%s-%d", role, i), gen: gen, times: patientTimes,
 		})
 	}
@@ -118,7 +121,7 @@ func TestPlanePeerProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := openPlaneSide(t, metadata.Role(f[0]), gen, pairs)
-	answer := report{Kind: "ready"}
+	answer := transporttest.Report{Kind: "ready"}
 	for _, i := range pairs {
 		answer.Ranks = append(answer.Ranks, s.rigs[i].records...)
 	}
@@ -128,7 +131,7 @@ func TestPlanePeerProcess(t *testing.T) {
 		if in.Decode(&o) != nil {
 			return
 		}
-		answer = report{Kind: "done", ID: uint64(s.obey(o))}
+		answer = transporttest.Report{Kind: "done", ID: uint64(s.obey(o))}
 	}
 }
 
@@ -136,7 +139,7 @@ func TestPlanePeerProcess(t *testing.T) {
 type plane struct {
 	t     *testing.T
 	near  *planeSide
-	child *process
+	child *transporttest.Process
 	role  metadata.Role // of this process
 }
 
@@ -153,12 +156,12 @@ func openPlane(t *testing.T, here metadata.Role, gen uint64, pairs ...int) *plan
 		defer close(started)
 		pl.near = openPlaneSide(t, here, gen, pairs)
 	}()
-	pl.child = startProcess(t, "TestPlanePeerProcess", fmt.Sprintf("%s=%s %d %s", planeVariable, there, gen, list))
+	pl.child = transporttest.StartProcess(t, "TestPlanePeerProcess", fmt.Sprintf("%s=%s %d %s", planeVariable, there, gen, list))
 	<-started
 	if pl.near == nil {
 		t.FailNow()
 	}
-	ranks := pl.child.ranks
+	ranks := pl.child.Ranks
 	for _, i := range pairs {
 		n := planePairs[i].dtp
 		if here == metadata.Decode {
@@ -174,10 +177,10 @@ func openPlane(t *testing.T, here metadata.Role, gen uint64, pairs ...int) *plan
 // ask has the other process do something and returns how many bytes are wrong there.
 func (pl *plane) ask(o planeOrder) int {
 	pl.t.Helper()
-	if err := pl.child.in.Encode(o); err != nil {
+	if err := pl.child.In.Encode(o); err != nil {
 		pl.t.Fatal(err)
 	}
-	return int(pl.child.await("done", nil).ID)
+	return int(pl.child.Await("done", nil).ID)
 }
 
 // do has the side of a role do something.
@@ -273,7 +276,7 @@ func (pl *plane) empty() {
 		settled(pl.t, r)
 		for _, a := range r.agents {
 			handles := make(chan int, 1)
-			a.writer.post(func() { handles <- a.writer.cfg.Transport.(*NIXL).writing.n })
+			a.writer.post(func() { handles <- a.writer.cfg.Transport.(*nixltransport.Transport).Writes() })
 			if n := <-handles; n > 0 {
 				pl.t.Errorf("%s holds %d handles", a.Record().Agent, n)
 			}
@@ -287,13 +290,13 @@ func (pl *plane) end() {
 	for _, r := range pl.near.rigs {
 		r.closeAll()
 	}
-	pl.child.kill()
+	pl.child.Kill()
 }
 
 // leftovers fails if there are more goroutines than before, after a while.
 func leftovers(t *testing.T, before int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); runtime.NumGoroutine() > before; {
+	for deadline := time.Now().Add(transporttest.Patience); runtime.NumGoroutine() > before; {
 		if time.Now().After(deadline) {
 			buf := make([]byte, 1<<20)
 			t.Fatalf("%d goroutines; %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
@@ -357,20 +360,20 @@ func (pl *plane) killed(rng *rand.Rand) {
 	for _, x := range under {
 		if pl.role == metadata.Prefill {
 			pl.near.obey(x.offer())
-		} else if err := pl.child.in.Encode(x.offer()); err != nil { // not waiting for each
+		} else if err := pl.child.In.Encode(x.offer()); err != nil { // not waiting for each
 			pl.t.Fatal(err)
 		}
 	}
 	r, open := pl.near.rigs[0], 0
 	for len(r.kinds(under[0].id)) == 0 { // it has begun
-		time.Sleep(idle)
+		time.Sleep(transporttest.Idle)
 	}
 	for _, x := range under {
 		if len(r.kinds(x.id)) < len(r.agents) {
 			open++
 		}
 	}
-	pl.child.kill()
+	pl.child.Kill()
 	for _, x := range under {
 		if pl.role == metadata.Prefill {
 			for _, rep := range r.await(x.id, Sent) {

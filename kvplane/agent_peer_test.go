@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/plan/plantest"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -129,7 +130,7 @@ func TestConsumerKilled(t *testing.T) {
 		settled(t, p)
 		// The next generation is served.
 		next := newRig(t, side(2), rigOptions{
-			transport: func() Transport { return net.transport() }, directory: dir, role: metadata.Decode, name: "d", gen: 2,
+			transport: func() transport.Transport { return net.transport() }, directory: dir, role: metadata.Decode, name: "d", gen: 2,
 		})
 		id = NewTransferID()
 		p.fill(id, fromP[0], 12)
@@ -147,7 +148,7 @@ func TestStrangerIsNotServed(t *testing.T) {
 	net := newFakeNet()
 	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
 		thief := newRig(t, side(1), rigOptions{
-			transport: func() Transport { return net.transport() }, directory: dir, role: metadata.Decode, name: "thief",
+			transport: func() transport.Transport { return net.transport() }, directory: dir, role: metadata.Decode, name: "thief",
 		})
 		for _, first := range []bool{true, false} {
 			id := NewTransferID()

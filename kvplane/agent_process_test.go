@@ -3,7 +3,6 @@ package kvplane
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -12,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/transporttest"
 	"pdrouter/metadata"
 )
 
@@ -22,28 +23,28 @@ const agentVariable = "PDROUTER_TEST_AGENT_PEER"
 var patientTimes = Times{Lease: 10 * time.Minute, Wait: 10 * time.Minute, Deadline: 10 * time.Minute}
 
 // processRig is an engine with two ranks of 16 MiB, so that a kill finds writes under way.
-func processRig(t *testing.T, transport string, role metadata.Role, dir *fakeDirectory) *rig {
+func processRig(t *testing.T, over string, role metadata.Role, dir *fakeDirectory) *rig {
 	s := side(2)
 	s.HeadBytes = 16 << 10
 	return newRig(t, s, rigOptions{
-		transport: func() Transport { return newTransport(t, transport) },
+		transport: func() transport.Transport { return newTransport(t, over) },
 		directory: dir, role: role, name: string(role), times: patientTimes,
 	})
 }
 
 // TestAgentPeerProcess is the other engine of the tests below; on its own it does nothing.
 func TestAgentPeerProcess(t *testing.T) {
-	transport, role, ok := strings.Cut(os.Getenv(agentVariable), " ")
+	over, role, ok := strings.Cut(os.Getenv(agentVariable), " ")
 	if !ok {
 		t.Skip("only as the peer process of another test")
 	}
 	dir := &fakeDirectory{records: map[string][]metadata.Record{}}
-	r := processRig(t, transport, metadata.Role(role), dir)
+	r := processRig(t, over, metadata.Role(role), dir)
 	far := &rig{}
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.NewFile(3, "reports"))
-	answer := report{Kind: "ready", Ranks: r.records}
+	answer := transporttest.Report{Kind: "ready", Ranks: r.records}
 	for out.Encode(answer) == nil {
-		var o order
+		var o transporttest.Order
 		if in.Decode(&o) != nil {
 			return
 		}
@@ -58,25 +59,25 @@ func TestAgentPeerProcess(t *testing.T) {
 		case "expect":
 			r.expect(o.Transfer, far, [2]int{0, 12}, toD)
 		case "await":
-			r.await(o.Transfer, o.Await)
+			r.await(o.Transfer, ReportKind(o.Await))
 		}
-		answer = report{Kind: "done"}
+		answer = transporttest.Report{Kind: "done"}
 	}
 }
 
 // twoEngines runs a test with an engine of one role here and one of the other in a process of its own.
-func twoEngines(t *testing.T, here, there metadata.Role, test func(t *testing.T, transport string, near, far *rig, p *process)) {
-	for _, transport := range []string{"tcp", "nixl"} {
-		t.Run(transport, func(t *testing.T) {
-			newTransport(t, transport) // skips without it
+func twoEngines(t *testing.T, here, there metadata.Role, test func(t *testing.T, over string, near, far *rig, p *transporttest.Process)) {
+	for _, over := range []string{"tcp", "nixl"} {
+		t.Run(over, func(t *testing.T) {
+			newTransport(t, over) // skips without it
 			dir := &fakeDirectory{records: map[string][]metadata.Record{}}
-			near := processRig(t, transport, here, dir)
-			p := startProcess(t, "TestAgentPeerProcess", agentVariable+"="+transport+" "+string(there))
+			near := processRig(t, over, here, dir)
+			p := transporttest.StartProcess(t, "TestAgentPeerProcess", agentVariable+"="+over+" "+string(there))
 			dir.mu.Lock()
-			dir.records[string(there)] = p.ranks
+			dir.records[string(there)] = p.Ranks
 			dir.mu.Unlock()
-			p.do(order{Do: "meet", Peers: near.records}, nil)
-			test(t, transport, near, &rig{inc: p.ranks[0].Incarnation}, p)
+			p.Do(transporttest.Order{Do: "meet", Peers: near.records}, nil)
+			test(t, over, near, &rig{inc: p.Ranks[0].Incarnation}, p)
 		})
 	}
 }
@@ -114,17 +115,17 @@ func newIDs(n int) []TransferID {
 // TestProducerProcessKilled kills -9 the producer while some of its transfers are being written and others wait: all
 // of the consumer's blocks come back.
 func TestProducerProcessKilled(t *testing.T) {
-	twoEngines(t, metadata.Decode, metadata.Prefill, func(t *testing.T, _ string, d, p *rig, child *process) {
+	twoEngines(t, metadata.Decode, metadata.Prefill, func(t *testing.T, _ string, d, p *rig, child *transporttest.Process) {
 		ids := newIDs(8)
 		for _, id := range ids {
 			d.expect(id, p, [2]int{0, 12}, toD)
 		}
 		for _, id := range ids[:5] {
-			child.do(order{Do: "offer", Transfer: id}, nil)
+			child.Do(transporttest.Order{Do: "offer", Transfer: id}, nil)
 		}
 		d.over(ids[0])
 		start := time.Now()
-		child.kill()
+		child.Kill()
 		for _, id := range ids {
 			d.over(id)
 		}
@@ -141,17 +142,17 @@ func TestProducerProcessKilled(t *testing.T) {
 // TestConsumerProcessKilled kills -9 the consumer: the producer gets all blocks back that it held for it, whether
 // the consumer had come for them or not, without waiting for the lease.
 func TestConsumerProcessKilled(t *testing.T) {
-	twoEngines(t, metadata.Prefill, metadata.Decode, func(t *testing.T, _ string, p, d *rig, child *process) {
+	twoEngines(t, metadata.Prefill, metadata.Decode, func(t *testing.T, _ string, p, d *rig, child *transporttest.Process) {
 		ids := newIDs(8)
 		for _, id := range ids[:5] {
-			child.do(order{Do: "expect", Transfer: id}, nil)
+			child.Do(transporttest.Order{Do: "expect", Transfer: id}, nil)
 		}
 		for _, id := range ids {
 			p.offer(id, d, 12, fromP)
 		}
 		p.await(ids[0], Sent)
 		start := time.Now()
-		child.kill()
+		child.Kill()
 		for _, id := range ids {
 			for _, r := range p.await(id, Sent) {
 				if r.Reason == LeaseOver {
@@ -166,14 +167,14 @@ func TestConsumerProcessKilled(t *testing.T) {
 
 // served hands requests over until one arrives: a connection that was cut, or an offer made to an agent that was
 // rebuilt meanwhile, may cost an attempt.
-func served(t *testing.T, d, p *rig, child *process, attempts int) {
+func served(t *testing.T, d, p *rig, child *transporttest.Process, attempts int) {
 	t.Helper()
 	for range attempts {
 		id := NewTransferID()
 		d.expect(id, p, [2]int{0, 12}, toD)
-		child.do(order{Do: "offer", Transfer: id}, nil)
+		child.Do(transporttest.Order{Do: "offer", Transfer: id}, nil)
 		d.over(id)
-		child.do(order{Do: "await", Transfer: id, Await: Sent}, nil)
+		child.Do(transporttest.Order{Do: "await", Transfer: id, Await: uint8(Sent)}, nil)
 		if !slices.Contains(d.kinds(id), "negative") {
 			return
 		}
@@ -183,45 +184,23 @@ func served(t *testing.T, d, p *rig, child *process, attempts int) {
 	t.Error("the pair does not work any more")
 }
 
-// stop stops the process and waits until none of its threads runs: one that has not noticed yet may still answer.
-func (p *process) stop() {
-	p.t.Helper()
-	if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		p.t.Fatal(err)
-	}
-	tasks := fmt.Sprintf("%d/task", p.cmd.Process.Pid)
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		threads, err := os.ReadDir("/proc/" + tasks)
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		if !slices.ContainsFunc(threads, func(thread os.DirEntry) bool {
-			stat, err := os.ReadFile("/proc/" + tasks + "/" + thread.Name() + "/stat")
-			return err == nil && !bytes.Contains(stat, []byte(") T "))
-		}) {
-			return
-		}
-	}
-	p.t.Fatal("the process does not stop")
-}
-
 // TestProducerProcessPaused stops the producer in mid-write. Over tcp it is fenced: the blocks are free at once,
 // nothing that it still sends lands in them, and when it has answered it is served again. NIXL has no fence: the
 // blocks stay until the producer is dead.
 func TestProducerProcessPaused(t *testing.T) {
-	twoEngines(t, metadata.Decode, metadata.Prefill, func(t *testing.T, transport string, d, p *rig, child *process) {
+	twoEngines(t, metadata.Decode, metadata.Prefill, func(t *testing.T, over string, d, p *rig, child *transporttest.Process) {
 		ids := newIDs(12)
 		for _, id := range ids {
 			d.expect(id, p, [2]int{0, 12}, toD)
 		}
 		for _, id := range ids[:10] {
-			child.do(order{Do: "offer", Transfer: id}, nil)
+			child.Do(transporttest.Order{Do: "offer", Transfer: id}, nil)
 		}
-		child.stop()
+		child.Stop()
 		for _, id := range ids {
 			d.abandon(id)
 		}
-		if transport == "nixl" {
+		if over == "nixl" {
 			time.Sleep(2 * time.Second) // of looking at the process
 			if got := d.kinds(ids[11]); slices.Contains(got, "safe") {
 				t.Errorf("reported %v; silence is no death", got)
@@ -229,7 +208,7 @@ func TestProducerProcessPaused(t *testing.T) {
 			if n := d.agents[0].Status().Quarantined[p.inc.ID()].Blocks; n == 0 {
 				t.Error("nothing is in quarantine")
 			}
-			child.kill()
+			child.Kill()
 			for _, id := range ids {
 				d.over(id)
 			}
@@ -243,14 +222,14 @@ func TestProducerProcessPaused(t *testing.T) {
 		for _, m := range d.memory {
 			clear(m)
 		}
-		if err := child.cmd.Process.Signal(unix.SIGCONT); err != nil {
+		if err := child.Cmd.Process.Signal(unix.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
 		for _, id := range ids[10:] {
-			child.do(order{Do: "offer", Transfer: id}, nil)
+			child.Do(transporttest.Order{Do: "offer", Transfer: id}, nil)
 		}
 		for _, id := range ids {
-			child.do(order{Do: "await", Transfer: id, Await: Sent}, nil)
+			child.Do(transporttest.Order{Do: "await", Transfer: id, Await: uint8(Sent)}, nil)
 		}
 		for i, m := range d.memory {
 			if !bytes.Equal(m, make([]byte, len(m))) {

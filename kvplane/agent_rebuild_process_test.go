@@ -8,13 +8,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pdrouter/kvplane/transport/transporttest"
 	"pdrouter/metadata"
 )
 
 // stopped runs a test with a consumer here and a producer in another process, over NIXL, that was stopped with writes
 // under way, after which everything was given up here. elsewhere has the producer look as if on another host: UCX is
 // given nothing but TCP then.
-func stopped(t *testing.T, elsewhere bool, test func(d, p *rig, child *process, dir *fakeDirectory, ids []TransferID)) {
+func stopped(t *testing.T, elsewhere bool, test func(d, p *rig, child *transporttest.Process, dir *fakeDirectory, ids []TransferID)) {
 	t.Helper()
 	newTransport(t, "nixl") // skips without it
 	if elsewhere {
@@ -22,24 +23,24 @@ func stopped(t *testing.T, elsewhere bool, test func(d, p *rig, child *process, 
 	}
 	dir := &fakeDirectory{records: map[string][]metadata.Record{}}
 	d := processRig(t, "nixl", metadata.Decode, dir)
-	child := startProcess(t, "TestAgentPeerProcess", agentVariable+"=nixl "+string(metadata.Prefill))
+	child := transporttest.StartProcess(t, "TestAgentPeerProcess", agentVariable+"=nixl "+string(metadata.Prefill))
 	dir.mu.Lock()
-	dir.records[string(metadata.Prefill)] = child.ranks
+	dir.records[string(metadata.Prefill)] = child.Ranks
 	dir.mu.Unlock()
 	if elsewhere {
 		dir.elsewhere(string(metadata.Prefill))
 	}
-	child.do(order{Do: "meet", Peers: d.records}, nil)
-	p := &rig{inc: child.ranks[0].Incarnation}
+	child.Do(transporttest.Order{Do: "meet", Peers: d.records}, nil)
+	p := &rig{inc: child.Ranks[0].Incarnation}
 
 	ids := newIDs(10)
 	for _, id := range ids {
 		d.expect(id, p, [2]int{0, 12}, toD)
 	}
 	for _, id := range ids[1:] {
-		child.do(order{Do: "offer", Transfer: id}, nil)
+		child.Do(transporttest.Order{Do: "offer", Transfer: id}, nil)
 	}
-	child.stop()
+	child.Stop()
 	for _, id := range ids {
 		d.abandon(id)
 	}
@@ -61,7 +62,7 @@ func stopped(t *testing.T, elsewhere bool, test func(d, p *rig, child *process, 
 // whether it lives. D rebuilds both ranks: its blocks are safe at once, and used again at once. When the producer goes
 // on, nothing of it lands there, and it meets the new agents.
 func TestRebuildUnderStoppedProducer(t *testing.T) {
-	stopped(t, true, func(d, p *rig, child *process, dir *fakeDirectory, ids []TransferID) {
+	stopped(t, true, func(d, p *rig, child *transporttest.Process, dir *fakeDirectory, ids []TransferID) {
 		time.Sleep(1500 * time.Millisecond) // longer than any drain
 		if got := d.kinds(ids[0]); slices.Contains(got, "safe") {
 			t.Errorf("D has reported %v of a producer that is silent", got)
@@ -75,10 +76,10 @@ func TestRebuildUnderStoppedProducer(t *testing.T) {
 		settled(t, d)
 		var want [][]byte
 		for i, m := range d.memory { // the next user's
-			scribble(m, uint64(i))
+			transporttest.Scribble(m, uint64(i))
 			want = append(want, bytes.Clone(m))
 		}
-		if err := child.cmd.Process.Signal(unix.SIGCONT); err != nil {
+		if err := child.Cmd.Process.Signal(unix.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
 		for range 20 {
@@ -89,7 +90,7 @@ func TestRebuildUnderStoppedProducer(t *testing.T) {
 				}
 			}
 		}
-		child.do(order{Do: "meet", Peers: dir.records[d.inc.Engine]}, nil)
+		child.Do(transporttest.Order{Do: "meet", Peers: dir.records[d.inc.Engine]}, nil)
 		served(t, d, p, child, 5)
 	})
 }
@@ -97,7 +98,7 @@ func TestRebuildUnderStoppedProducer(t *testing.T) {
 // TestRebuildBesideStoppedProducer: the same on one host, where the producer copies by itself: D's blocks stay in
 // quarantine through the rebuild, until the producer's process is dead.
 func TestRebuildBesideStoppedProducer(t *testing.T) {
-	stopped(t, false, func(d, p *rig, child *process, dir *fakeDirectory, ids []TransferID) {
+	stopped(t, false, func(d, p *rig, child *transporttest.Process, dir *fakeDirectory, ids []TransferID) {
 		for i := range d.agents {
 			d.rebuild(i, newTransport(t, "nixl"), dir)
 		}
@@ -112,7 +113,7 @@ func TestRebuildBesideStoppedProducer(t *testing.T) {
 		if held == 0 || d.agents[0].Status().Quarantined[p.inc.ID()].Blocks == 0 {
 			t.Errorf("%d transfers are in quarantine; status %v", held, d.agents[0].Status().Quarantined)
 		}
-		child.kill()
+		child.Kill()
 		for _, id := range ids {
 			d.over(id)
 		}

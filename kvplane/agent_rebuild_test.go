@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -37,7 +38,7 @@ func (d *fakeDirectory) publish(r metadata.Record) {
 }
 
 // rebuild gives one rank a new transport and publishes its new record.
-func (r *rig) rebuild(rank int, t Transport, dir *fakeDirectory) {
+func (r *rig) rebuild(rank int, t transport.Transport, dir *fakeDirectory) {
 	r.t.Helper()
 	record, err := r.agents[rank].Rebuild(t)
 	if err != nil {
@@ -260,7 +261,7 @@ func TestUnknownAgentsAreLookedUpRarely(t *testing.T) {
 			}
 			body := seal(nil, envelope{from: d.inc, agent: agent + "0", to: p.records[0].Agent}, make([]byte, 64))
 			net.mu.Lock()
-			net.ends[p.records[0].Agent].deliverLocked(Incoming{Kind: MessageReceived, Body: body}, hop)
+			net.ends[p.records[0].Agent].deliverLocked(transport.Incoming{Kind: transport.MessageReceived, Body: body}, hop)
 			net.mu.Unlock()
 			time.Sleep(time.Millisecond)
 		}
@@ -330,7 +331,7 @@ func TestRebuiltInSilence(t *testing.T) {
 		sp.Heads = 1 // the others only notify
 		d4 := side(1)
 		d4.Heads = 1
-		p, d, dir := pairOf(t, func() Transport { return net.transport() }, sp, d4, Times{})
+		p, d, dir := pairOf(t, func() transport.Transport { return net.transport() }, sp, d4, Times{})
 		whole(t, p, d)
 		p.rebuild(3, net.transport(), dir)
 		id := NewTransferID()

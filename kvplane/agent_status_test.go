@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/kvplane/transport"
 )
 
 // TestStatusCounts: what is counted of good and bad ends, and of a write and a quarantine that do not end.
@@ -59,8 +61,8 @@ type stamped struct {
 	at time.Time
 }
 
-func (s stamped) Poll(out []Incoming) []Incoming {
-	return append(out, Incoming{Kind: WriteEnded, Agent: "p@1/0/0/0", ID: 7, At: s.at})
+func (s stamped) Poll(out []transport.Incoming) []transport.Incoming {
+	return append(out, transport.Incoming{Kind: transport.WriteEnded, Agent: "p@1/0/0/0", ID: 7, At: s.at})
 }
 
 // TestSeenCountsTheWakingUp: what the transport has stamped counts since then, however long the owner took to wake up;
@@ -141,7 +143,7 @@ func TestStuckWriteDoesNotMuteItsPeer(t *testing.T) {
 		far := net.ends[p.records[0].Agent]
 		net.mu.Lock()
 		far.busy = true
-		far.deliverLocked(Incoming{Kind: PeerLost, Agent: d.records[0].Agent, Err: errors.New("lost")}, hop)
+		far.deliverLocked(transport.Incoming{Kind: transport.PeerLost, Agent: d.records[0].Agent, Err: errors.New("lost")}, hop)
 		net.mu.Unlock()
 		time.Sleep(100 * time.Millisecond)
 		p.offer(id, d, 12, fromP)

@@ -7,8 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pdrouter/kvplane/nixl"
+	"pdrouter/kvplane/memory/view"
 	"pdrouter/kvplane/plan/plantest"
+	"pdrouter/kvplane/transport"
 )
 
 // TestReadyNamesWhatStaysOld: D's blocks hold twice the tokens of P's. Of the last one every byte is either written or
@@ -24,7 +25,7 @@ func TestReadyNamesWhatStaysOld(t *testing.T) {
 				sp, sd := side(4), side(2)
 				sp.Logical, sp.PP, sp.Stages = tc.p, 2, [][]int{{0}, {1}}
 				sd.Logical = tc.d
-				p, d, _ := pairOf(t, func() Transport { return net.transport() }, sp, sd, Times{})
+				p, d, _ := pairOf(t, func() transport.Transport { return net.transport() }, sp, sd, Times{})
 				id := NewTransferID()
 				from := []BlockList{{Blocks: []int32{5, 3, 9}[:(tc.tokens+tc.p-1)/tc.p]}}
 				to := []BlockList{{Blocks: []int32{20, 2}[:(tc.tokens+tc.d-1)/tc.d]}}
@@ -41,7 +42,7 @@ func TestReadyNamesWhatStaysOld(t *testing.T) {
 						t.Errorf("rank %s names %v", r.Rank, r.Rest)
 					}
 					for _, x := range r.Rest {
-						clear(nixl.View(x.Local, x.Length))
+						clear(view.Bytes(x.Local, x.Length))
 					}
 				}
 				if wrong := d.wrong(id, to[0], 0, tc.tokens); wrong > 0 {
@@ -52,7 +53,7 @@ func TestReadyNamesWhatStaysOld(t *testing.T) {
 				}
 				left := 0
 				for _, rec := range d.records {
-					plantest.Each(d.spec, rec, to[0], tc.from, len(to[0].Blocks)*tc.d, func(at uint64, _ string) { left += int(nixl.View(at, 1)[0]) })
+					plantest.Each(d.spec, rec, to[0], tc.from, len(to[0].Blocks)*tc.d, func(at uint64, _ string) { left += int(view.Bytes(at, 1)[0]) })
 				}
 				if left > 0 {
 					t.Error("old memory is left behind the last token that was written")
@@ -70,7 +71,7 @@ func TestReadyAfterARebuildNamesWhatStaysOld(t *testing.T) {
 		sp, sd := side(1), side(1)
 		sp.Logical, sp.PP, sp.Stages = 16, 2, [][]int{{0}, {1}}
 		sd.Logical = 32
-		p, d, dir := pairOf(t, func() Transport { return net.transport() }, sp, sd, Times{})
+		p, d, dir := pairOf(t, func() transport.Transport { return net.transport() }, sp, sd, Times{})
 		from, to := []BlockList{{Blocks: []int32{5}}}, []BlockList{{Blocks: []int32{20}}}
 		ready := func(id TransferID) []Range {
 			t.Helper()

@@ -14,8 +14,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/kvplane/memory"
-	"pdrouter/kvplane/nixl"
+	"pdrouter/kvplane/memory/view"
 	"pdrouter/kvplane/plan/plantest"
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/nixltransport"
+	"pdrouter/kvplane/transport/tcp"
+	"pdrouter/kvplane/transport/transporttest"
 	"pdrouter/metadata"
 )
 
@@ -68,7 +72,7 @@ type rig struct {
 }
 
 type rigOptions struct {
-	transport func() Transport
+	transport func() transport.Transport
 	directory *fakeDirectory
 	role      metadata.Role
 	name      string
@@ -182,7 +186,7 @@ func word(id TransferID, content string) byte {
 func (r *rig) fill(id TransferID, l BlockList, tokens int) {
 	for _, rec := range r.records {
 		plantest.Each(r.spec, rec, l, l.First, tokens, func(at uint64, content string) {
-			nixl.View(at, 1)[0] = word(id, content)
+			view.Bytes(at, 1)[0] = word(id, content)
 		})
 	}
 }
@@ -192,7 +196,7 @@ func (r *rig) wrong(id TransferID, l BlockList, from, to int) int {
 	n := 0
 	for _, rec := range r.records {
 		plantest.Each(r.spec, rec, l, from, to, func(at uint64, content string) {
-			if nixl.View(at, 1)[0] != word(id, content) {
+			if view.Bytes(at, 1)[0] != word(id, content) {
 				n++
 			}
 		})
@@ -244,7 +248,7 @@ func side(tp int) plantest.Spec {
 }
 
 // pairOf makes a prefill and a decode engine over the same kind of transport.
-func pairOf(t *testing.T, transport func() Transport, p, d plantest.Spec, times Times) (*rig, *rig, *fakeDirectory) {
+func pairOf(t *testing.T, transport func() transport.Transport, p, d plantest.Spec, times Times) (*rig, *rig, *fakeDirectory) {
 	dir := &fakeDirectory{records: map[string][]metadata.Record{}}
 	o := rigOptions{transport: transport, directory: dir, role: metadata.Prefill, name: "p", times: times}
 	prefill := newRig(t, p, o)
@@ -290,12 +294,12 @@ func TestTransferTensorParallel(t *testing.T) {
 			t.Run(fmt.Sprintf("fake P %d D %d", ptp, dtp), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					net := newFakeNet()
-					p, d, _ := pairOf(t, func() Transport { return net.transport() }, side(ptp), side(dtp), Times{})
+					p, d, _ := pairOf(t, func() transport.Transport { return net.transport() }, side(ptp), side(dtp), Times{})
 					transferAll(t, p, d)
 				})
 			})
 			t.Run(fmt.Sprintf("tcp P %d D %d", ptp, dtp), func(t *testing.T) {
-				p, d, _ := pairOf(t, func() Transport { return NewTCP(TCPConfig{}) }, side(ptp), side(dtp), Times{})
+				p, d, _ := pairOf(t, func() transport.Transport { return tcp.New(tcp.Config{}) }, side(ptp), side(dtp), Times{})
 				transferAll(t, p, d)
 			})
 		}
@@ -308,7 +312,7 @@ func TestRefusedBeforeAnythingIsSent(t *testing.T) {
 		net := newFakeNet()
 		far := side(2)
 		far.Logical = 6
-		p, d, _ := pairOf(t, func() Transport { return net.transport() }, side(1), far, Times{})
+		p, d, _ := pairOf(t, func() transport.Transport { return net.transport() }, side(1), far, Times{})
 		id := NewTransferID()
 		p.offer(id, d, 12, []BlockList{{Blocks: []int32{1, 4, 6}}})
 		d.expect(id, p, [2]int{0, 12}, []BlockList{{Blocks: []int32{1, 4}}})
@@ -326,4 +330,13 @@ func TestRefusedBeforeAnythingIsSent(t *testing.T) {
 			t.Errorf("%v was sent; want no registration and no write", net.seen)
 		}
 	})
+}
+
+// newTransport returns a transport that is not open, or skips the test if this machine has none of that name.
+func newTransport(t testing.TB, name string) transport.Transport {
+	t.Helper()
+	if name == "tcp" {
+		return tcp.New(tcp.Config{})
+	}
+	return nixltransport.New(transporttest.OpenNIXL(t), nixltransport.Config{})
 }

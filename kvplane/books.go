@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"pdrouter/kvplane/internal/alarm"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -11,7 +12,7 @@ import (
 func newWriter(ctx context.Context, cfg Config, self metadata.Record, h host) *writer {
 	w := &writer{
 		cfg: cfg, self: self, log: cfg.Log.With("agent", self.Agent), ctx: ctx, host: h,
-		room: maxPeers, newest: map[string]generation{}, owing: map[metadata.Incarnation]int{}, awaited: map[TransferID]*pending{},
+		room: transport.MaxPeers, newest: map[string]generation{}, owing: map[metadata.Incarnation]int{}, awaited: map[TransferID]*pending{},
 		remnants: map[TransferID]*remnant{}, ring: make(chan struct{}, 1),
 	}
 	w.reset()

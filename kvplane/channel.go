@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"pdrouter/kvplane/internal/varint"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -45,7 +46,7 @@ func seal(dst []byte, e envelope, body []byte) []byte {
 // whether the code is right.
 func unseal(b []byte) (letter, error) {
 	r := varint.Read(b)
-	if len(b) > MaxMessage || r.Byte() != channelVersion {
+	if len(b) > transport.MaxMessage || r.Byte() != channelVersion {
 		return letter{}, errEnvelope
 	}
 	l := letter{whole: b}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -88,7 +89,7 @@ func (w *writer) sever() error {
 	closed := err == nil
 	for _, id := range slices.Sorted(maps.Keys(w.writes)) {
 		if closed {
-			w.ended(Incoming{Kind: WriteEnded, ID: id, Err: errEnded})
+			w.ended(transport.Incoming{Kind: transport.WriteEnded, ID: id, Err: errEnded})
 		}
 	}
 	for _, inc := range incarnations {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pdrouter/kvplane/internal/procid"
+	"pdrouter/kvplane/transport/transporttest"
 	"pdrouter/metadata"
 )
 
@@ -19,7 +20,7 @@ func TestSleepingProcess(t *testing.T) {
 	if os.Getenv(sleeperVariable) == "" {
 		t.Skip("only as the peer process of another test")
 	}
-	if err := json.NewEncoder(os.NewFile(3, "reports")).Encode(report{Kind: "ready", Record: metadata.Record{Process: procid.Self()}}); err != nil {
+	if err := json.NewEncoder(os.NewFile(3, "reports")).Encode(transporttest.Report{Kind: "ready", Record: metadata.Record{Process: procid.Self()}}); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = os.Stdin.Read(make([]byte, 1)) // until the test ends
@@ -32,15 +33,15 @@ func TestDead(t *testing.T) {
 	}
 	owner := &writer{self: metadata.Record{Process: self}, host: host{exited: procid.Exited}}
 	proven := func(p metadata.Process) bool { return owner.dead([]metadata.Record{{Process: p}}) }
-	signal := func(p *process, s unix.Signal) {
+	signal := func(p *transporttest.Process, s unix.Signal) {
 		t.Helper()
-		if err := unix.Kill(p.cmd.Process.Pid, s); err != nil {
+		if err := unix.Kill(p.Cmd.Process.Pid, s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	child := startProcess(t, "TestSleepingProcess", sleeperVariable+"=1")
-	it := child.record.Process
-	if it.PID != child.cmd.Process.Pid || it.Boot != self.Boot || it.Namespaces != self.Namespaces {
+	child := transporttest.StartProcess(t, "TestSleepingProcess", sleeperVariable+"=1")
+	it := child.Record.Process
+	if it.PID != child.Cmd.Process.Pid || it.Boot != self.Boot || it.Namespaces != self.Namespaces {
 		t.Fatalf("the process says that it is %+v; this one is %+v", it, self)
 	}
 	later, elsewhere, inside, unknown := it, it, it, it
@@ -73,10 +74,10 @@ func TestDead(t *testing.T) {
 	judge("stopped", false)
 	// Killed, and nobody has asked for its end yet: a zombie.
 	signal(child, unix.SIGKILL)
-	if err := unix.Waitid(unix.P_PID, child.cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+	if err := unix.Waitid(unix.P_PID, child.Cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
 	judge("zombie", true)
-	child.kill()
+	child.Kill()
 	judge("reaped", true)
 }

@@ -1,5 +1,7 @@
 package kvplane
 
+import "pdrouter/kvplane/transport"
+
 // do carries out one effect.
 func (w *writer) do(x *effect) {
 	p := w.peers[x.peer]
@@ -59,7 +61,7 @@ func (w *writer) do(x *effect) {
 	case doAdmit:
 		// Whatever it had posted behind the fence has ended; the second fence makes sure that nothing of it is left on
 		// a connection that came after the first.
-		if f, ok := w.cfg.Transport.(Fencer); ok && f.Fence(p.record.Agent) == nil {
+		if f, ok := w.cfg.Transport.(transport.Fencer); ok && f.Fence(p.record.Agent) == nil {
 			f.Admit(p.record.Agent)
 			p.admitted = w.now()
 			w.log.Info("kvplane: fenced peer is admitted again", "peer", p.record.Agent)
@@ -121,7 +123,7 @@ func (w *writer) tellSettled() {
 // fence lets nothing of a lost or silent peer land any more. Where the transport cannot do that, only the proof of its
 // death helps.
 func (w *writer) fence(p *peer) {
-	f, ok := w.cfg.Transport.(Fencer)
+	f, ok := w.cfg.Transport.(transport.Fencer)
 	if !ok {
 		w.watch(w.cfg.Times.Resend)
 		return

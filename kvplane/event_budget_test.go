@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/memory"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -15,7 +16,7 @@ import (
 type wire struct {
 	far     *wire
 	name    string
-	in      []Incoming
+	in      []transport.Incoming
 	buffers [64][]byte // of messages; an owner keeps none of them once it has taken it in
 	next    int
 	last    map[messageKind][]byte // what was said last, by its kind
@@ -28,7 +29,7 @@ func (t *wire) Disconnect(string)                                    {}
 func (t *wire) Wake() <-chan struct{}                                { return nil }
 func (t *wire) Polled() bool                                         { return false }
 func (t *wire) Close() error                                         { return nil }
-func (t *wire) deliver(in Incoming)                                  { t.in = append(t.in, in) }
+func (t *wire) deliver(in transport.Incoming)                        { t.in = append(t.in, in) }
 
 func (t *wire) Send(_ string, body []byte) error {
 	b := &t.buffers[t.next%len(t.buffers)]
@@ -38,16 +39,16 @@ func (t *wire) Send(_ string, body []byte) error {
 		kind := messageKind(l.body[0])
 		t.last[kind] = append(t.last[kind][:0], body...)
 	}
-	t.far.deliver(Incoming{Kind: MessageReceived, Agent: t.name, Body: *b})
+	t.far.deliver(transport.Incoming{Kind: transport.MessageReceived, Agent: t.name, Body: *b})
 	return nil
 }
 
 func (t *wire) Write(agent string, id uint64, _ []Range, notify []byte) error {
-	t.deliver(Incoming{Kind: WriteEnded, Agent: agent, ID: id})
+	t.deliver(transport.Incoming{Kind: transport.WriteEnded, Agent: agent, ID: id})
 	return t.Send(agent, notify)
 }
 
-func (t *wire) Poll(out []Incoming) []Incoming {
+func (t *wire) Poll(out []transport.Incoming) []transport.Incoming {
 	out = append(out, t.in...)
 	t.in = t.in[:0]
 	return out
@@ -149,7 +150,7 @@ func TestEventBudget(t *testing.T) {
 	x.pt.last, x.dt.last = nil, nil
 	again := func(to *writer, at *wire, body []byte) func() {
 		return func() {
-			at.deliver(Incoming{Kind: MessageReceived, Agent: at.far.name, Body: body})
+			at.deliver(transport.Incoming{Kind: transport.MessageReceived, Agent: at.far.name, Body: body})
 			to.pass()
 		}
 	}
@@ -182,25 +183,25 @@ func TestEventBudget(t *testing.T) {
 func TestPollBudget(t *testing.T) {
 	for _, name := range []string{"tcp", "nixl"} {
 		t.Run(name, func(t *testing.T) {
-			transport := newTransport(t, name) // skips without NIXL
+			tr := newTransport(t, name) // skips without NIXL
 			room, free, err := memory.Allocate(4096)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := transport.Open("x@1/0/0/0", []memory.Region{memory.Of(room)}); err != nil {
+			if _, _, err := tr.Open("x@1/0/0/0", []memory.Region{memory.Of(room)}); err != nil {
 				t.Fatal(err)
 			}
 			defer func() {
-				if err := transport.Close(); err != nil {
+				if err := tr.Close(); err != nil {
 					t.Error(err)
 				}
 				if err := free(); err != nil {
 					t.Error(err)
 				}
 			}()
-			var in []Incoming
+			var in []transport.Incoming
 			const budget = 0
-			if got := testing.AllocsPerRun(1000, func() { in = transport.Poll(in[:0]) }); got > budget || len(in) > 0 {
+			if got := testing.AllocsPerRun(1000, func() { in = tr.Poll(in[:0]) }); got > budget || len(in) > 0 {
 				t.Errorf("%v allocations a look, and %d things found; want at most %v, and none", got, len(in), budget)
 			}
 		})

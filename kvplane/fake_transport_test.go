@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"pdrouter/kvplane/memory"
-	"pdrouter/kvplane/nixl"
+	"pdrouter/kvplane/memory/view"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -51,7 +52,7 @@ type fakeTransport struct {
 	memory  []memory.Region
 	wake    chan struct{}
 	peers   map[string]bool
-	arrived []Incoming
+	arrived []transport.Incoming
 	closed  bool
 	sticks  bool // it cannot be closed in order
 	busy    bool // writes over a lost connection have not ended: it connects to nobody
@@ -78,13 +79,13 @@ func (t *fakeTransport) Connect(peer metadata.Record) error {
 	defer t.net.mu.Unlock()
 	switch {
 	case t.busy:
-		return ErrBusy
+		return transport.ErrBusy
 	case t.peers[peer.Agent]:
-		return ErrKnownPeer
+		return transport.ErrKnownPeer
 	}
 	t.peers[peer.Agent] = true
 	if far := t.net.ends[peer.Agent]; far == nil || far.closed {
-		t.deliverLocked(Incoming{Kind: PeerLost, Agent: peer.Agent, Err: errors.New("nobody there")}, 0)
+		t.deliverLocked(transport.Incoming{Kind: transport.PeerLost, Agent: peer.Agent, Err: errors.New("nobody there")}, 0)
 	}
 	return nil
 }
@@ -99,11 +100,11 @@ func (t *fakeTransport) Disconnect(agent string) {
 func (t *fakeTransport) farLocked(agent string) (*fakeTransport, error) {
 	switch far := t.net.ends[agent]; {
 	case t.closed:
-		return nil, ErrClosed
+		return nil, transport.ErrClosed
 	case !t.peers[agent]:
-		return nil, ErrUnknownPeer
+		return nil, transport.ErrUnknownPeer
 	case far == nil || far.closed:
-		return nil, ErrPeerLost
+		return nil, transport.ErrPeerLost
 	default:
 		return far, nil
 	}
@@ -132,7 +133,7 @@ func kindOf(sealed []byte) string {
 }
 
 func (t *fakeTransport) sendLocked(far *fakeTransport, body []byte) {
-	in := Incoming{Kind: MessageReceived, Agent: t.name, Body: body}
+	in := transport.Incoming{Kind: transport.MessageReceived, Agent: t.name, Body: body}
 	switch t.net.strikeLocked(kindOf(body)) {
 	case "lose":
 	case "double":
@@ -148,7 +149,7 @@ func (t *fakeTransport) sendLocked(far *fakeTransport, body []byte) {
 	}
 }
 
-func (t *fakeTransport) deliverLocked(in Incoming, after time.Duration) {
+func (t *fakeTransport) deliverLocked(in transport.Incoming, after time.Duration) {
 	time.AfterFunc(after, func() {
 		t.net.mu.Lock()
 		defer t.net.mu.Unlock()
@@ -175,7 +176,7 @@ func (t *fakeTransport) Write(agent string, id uint64, ranges []Range, notify []
 	case "refuse":
 		return errors.New("not posted")
 	case "busy":
-		return fmt.Errorf("fake: %w", ErrBusy)
+		return fmt.Errorf("fake: %w", transport.ErrBusy)
 	}
 	t.net.wrote = append(t.net.wrote, t.name+">"+agent)
 	ranges, notify = slices.Clone(ranges), slices.Clone(notify)
@@ -186,12 +187,12 @@ func (t *fakeTransport) Write(agent string, id uint64, ranges []Range, notify []
 		if !slices.ContainsFunc(far.memory, func(m memory.Region) bool { return r.Remote >= m.Base && r.Remote+r.Length <= m.Base+m.Length }) {
 			panic(fmt.Sprintf("range %+v outside of the peer's memory", r))
 		}
-		copy(nixl.View(r.Remote, r.Length), nixl.View(r.Local, r.Length))
+		copy(view.Bytes(r.Remote, r.Length), view.Bytes(r.Local, r.Length))
 	}
 	time.AfterFunc(hop, func() {
 		t.net.mu.Lock()
 		defer t.net.mu.Unlock()
-		in := Incoming{Kind: WriteEnded, Agent: agent, ID: id}
+		in := transport.Incoming{Kind: transport.WriteEnded, Agent: agent, ID: id}
 		switch do {
 		case "hold":
 			return
@@ -211,7 +212,7 @@ func (t *fakeTransport) Write(agent string, id uint64, ranges []Range, notify []
 	return nil
 }
 
-func (t *fakeTransport) Poll(out []Incoming) []Incoming {
+func (t *fakeTransport) Poll(out []transport.Incoming) []transport.Incoming {
 	t.net.mu.Lock()
 	defer t.net.mu.Unlock()
 	out = append(out, t.arrived...)
@@ -236,7 +237,7 @@ func (n *fakeNet) kill(agent string) {
 	n.ends[agent].closed = true
 	for _, t := range n.ends {
 		if t.peers[agent] && !t.closed {
-			t.deliverLocked(Incoming{Kind: PeerLost, Agent: agent, Err: errors.New("killed")}, hop)
+			t.deliverLocked(transport.Incoming{Kind: transport.PeerLost, Agent: agent, Err: errors.New("killed")}, hop)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -17,7 +18,7 @@ const (
 	// record lives, so that no older generation comes back through a record that was published before.
 	forgetAfter = time.Hour
 	// maxNames bounds the engines of which the newest generation is remembered.
-	maxNames = 2 * maxPeers
+	maxNames = 2 * transport.MaxPeers
 )
 
 // generation is what is known of an engine's runs: every one below least is void.

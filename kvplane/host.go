@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/plan"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -15,7 +16,7 @@ import (
 type host struct {
 	now    func() time.Duration // since the agent's start, never 0
 	ask    asker
-	agree  agreement                   // with the private part of the key that the agent's record names
+	agree  transport.Agreement         // with the private part of the key that the agent's record names
 	exited func(metadata.Process) bool // the process is proven dead; it shares this one's kernel and namespaces
 }
 

@@ -1,10 +1,14 @@
 package kvplane
 
-import "slices"
+import (
+	"slices"
+
+	"pdrouter/kvplane/transport"
+)
 
 // simRepost is a transport that posts a failed write once more.
 type simRepost struct {
-	Transport
+	transport.Transport
 	posted map[uint64]simReposted
 }
 
@@ -17,12 +21,12 @@ type simReposted struct {
 // simRepostFencer is a simRepost around a transport that can fence.
 type simRepostFencer struct {
 	*simRepost
-	Fencer
+	transport.Fencer
 }
 
-func mutantPostTwice(_ *simNode, t Transport) Transport {
+func mutantPostTwice(_ *simNode, t transport.Transport) transport.Transport {
 	r := &simRepost{Transport: t, posted: map[uint64]simReposted{}}
-	if f, ok := t.(Fencer); ok {
+	if f, ok := t.(transport.Fencer); ok {
 		return &simRepostFencer{r, f}
 	}
 	return r
@@ -33,12 +37,12 @@ func (t *simRepost) Write(agent string, id uint64, ranges []Range, notify []byte
 	return t.Transport.Write(agent, id, ranges, notify)
 }
 
-func (t *simRepost) Poll(out []Incoming) []Incoming {
+func (t *simRepost) Poll(out []transport.Incoming) []transport.Incoming {
 	first := len(out)
 	out = t.Transport.Poll(out)
-	return append(out[:first], slices.DeleteFunc(slices.Clone(out[first:]), func(in Incoming) bool {
+	return append(out[:first], slices.DeleteFunc(slices.Clone(out[first:]), func(in transport.Incoming) bool {
 		x, ok := t.posted[in.ID]
-		if in.Kind != WriteEnded || !ok {
+		if in.Kind != transport.WriteEnded || !ok {
 			return false
 		}
 		delete(t.posted, in.ID)

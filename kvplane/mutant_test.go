@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"pdrouter/kvplane/transport"
 )
 
 // mutant is a version of the plane that is wrong in one way. It stands around the owner's seams and is in no binary.
@@ -13,9 +15,9 @@ type mutant struct {
 	rare      bool // needs hundreds of seeds
 	tables    bool // is looked for where every table is small
 	apply     func(s *sim, n *simNode, core applier) applier
-	transport func(n *simNode, t Transport) Transport
+	transport func(n *simNode, t transport.Transport) transport.Transport
 	ask       func(n *simNode, ask asker) asker
-	agree     agreement
+	agree     transport.Agreement
 	hear      func(c *simScheduler, r *RankReport) // what a scheduler makes of a report
 }
 

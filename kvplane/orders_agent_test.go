@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/plan/plantest"
+	"pdrouter/kvplane/transport/tcp"
 	"pdrouter/metadata"
 )
 
@@ -39,7 +40,7 @@ func TestCollect(t *testing.T) {
 	notified := make(chan struct{}, 1000)
 	directory := make(heldDirectory)
 	a, err := Open(Config{
-		Self: rec, Memory: []memory.Region{memory.Of(b)}, Transport: NewTCP(TCPConfig{}), Directory: directory,
+		Self: rec, Memory: []memory.Region{memory.Of(b)}, Transport: tcp.New(tcp.Config{}), Directory: directory,
 		Notify: func() { notified <- struct{}{} },
 	})
 	if err != nil {

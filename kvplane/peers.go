@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/plan"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -60,7 +61,6 @@ type parked struct {
 // Bounds on what strangers may make an agent remember.
 const (
 	maxParked = 64
-	maxPeers  = 4096
 	parkTime  = time.Second
 )
 
@@ -173,7 +173,7 @@ func (w *writer) fail(step func(event), id TransferID, err error) {
 		reason = reasonOf(refusal)
 	case errors.Is(err, ErrSuperseded):
 		reason = Superseded
-	case errors.Is(err, errNoKey):
+	case errors.Is(err, transport.ErrNoKey):
 		reason = NoKey
 	}
 	step(event{kind: evUnpaired, id: id, reason: reason, detail: err.Error()})
@@ -239,7 +239,7 @@ func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 
 // fenceAll fences the ranks of an engine and says whether that was possible.
 func (w *writer) fenceAll(records []metadata.Record) bool {
-	f, ok := w.cfg.Transport.(Fencer)
+	f, ok := w.cfg.Transport.(transport.Fencer)
 	if !ok {
 		return false
 	}
@@ -254,7 +254,7 @@ func (w *writer) fenceAll(records []metadata.Record) bool {
 
 // forgetAll has the transport forget ranks that it has fenced and that are never connected to again.
 func (w *writer) forgetAll(records []metadata.Record) {
-	f, ok := w.cfg.Transport.(Fencer)
+	f, ok := w.cfg.Transport.(transport.Fencer)
 	if !ok {
 		return
 	}
@@ -342,7 +342,7 @@ func (w *writer) connect(p *peer) error {
 	w.active = w.now()
 	err := w.cfg.Transport.Connect(p.record)
 	switch {
-	case errors.Is(err, ErrBusy):
+	case errors.Is(err, transport.ErrBusy):
 		w.again(p)
 		return nil
 	case err != nil:

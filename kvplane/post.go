@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/plan"
+	"pdrouter/kvplane/transport"
 )
 
 // slowPost is how long planning and posting a write may take before that is logged: the owner does nothing else
@@ -55,7 +56,7 @@ func (w *writer) write(p *peer, x *effect) {
 	if err != nil {
 		w.log.Warn("kvplane: post", "transfer", x.id, "peer", p.record.Agent, "err", err)
 		why := SubmitFailed
-		if errors.Is(err, ErrBusy) {
+		if errors.Is(err, transport.ErrBusy) {
 			why = Busy
 		}
 		refuse(why, err.Error())
@@ -75,7 +76,7 @@ func reasonOf(r *plan.Refusal) Reason {
 // submit gives the planned write to the transport: as places, where it has been told them and they are the cheaper.
 func (w *writer) submit(p *peer, x *effect) error {
 	done := w.seal(p, &message{kind: msgDone, seq: x.seq, status: status{state: statusDone, tokens: x.offer.Tokens}})
-	t, ok := w.cfg.Transport.(Preparer)
+	t, ok := w.cfg.Transport.(transport.Preparer)
 	if ok && p.plan.Copies() <= mergedPays*len(w.ranges) {
 		local, remote := p.plan.Places()
 		ok = t.Prepare(p.record.Agent, local, remote)

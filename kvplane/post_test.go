@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/kvplane/plan/plantest"
 	"pdrouter/kvplane/transfer"
+	"pdrouter/kvplane/transport"
 )
 
 // preparedFake is a fake transport that takes writes of places, after it was asked so many times whether it is ready.
@@ -46,7 +47,7 @@ func TestPostPrepared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newFakeNet()
 		var asked, wrote atomic.Int32
-		p, d, _ := pairOf(t, func() Transport {
+		p, d, _ := pairOf(t, func() transport.Transport {
 			return &preparedFake{fakeTransport: net.transport(), ready: 2, asked: &asked, wrote: &wrote}
 		}, side(2), side(4), Times{})
 		transferAll(t, p, d) // eight writes from each of two ranks, the first two of each as ranges
@@ -62,7 +63,7 @@ func TestPostMerged(t *testing.T) {
 		net := newFakeNet()
 		var asked, wrote atomic.Int32
 		s := plantest.Spec{Heads: 1, Logical: 1, Blocks: 256}
-		p, d, _ := pairOf(t, func() Transport {
+		p, d, _ := pairOf(t, func() transport.Transport {
 			return &preparedFake{fakeTransport: net.transport(), asked: &asked, wrote: &wrote}
 		}, s, s, Times{})
 		l := BlockList{}
@@ -100,7 +101,7 @@ func TestPostSlow(t *testing.T) {
 		net := newFakeNet()
 		takes := slowPost
 		var log bytes.Buffer
-		p, d, _ := pairOf(t, func() Transport { return &slowFake{net.transport(), &takes} }, side(1), side(1), Times{})
+		p, d, _ := pairOf(t, func() transport.Transport { return &slowFake{net.transport(), &takes} }, side(1), side(1), Times{})
 		w := p.agents[0].writer
 		w.post(func() { w.log = slog.New(slog.NewTextHandler(&log, nil)) })
 		hand := func() TransferID {

@@ -3,6 +3,7 @@ package kvplane
 import (
 	"time"
 
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -23,7 +24,7 @@ type pending struct {
 // quarantined sums up, by engine id, what may still be written here though nobody waits for it.
 func (w *writer) quarantined() map[string]Quarantine {
 	out := map[string]Quarantine{}
-	_, fences := w.cfg.Transport.(Fencer)
+	_, fences := w.cfg.Transport.(transport.Fencer)
 	for id, a := range w.awaited {
 		if a.failed == 0 {
 			continue

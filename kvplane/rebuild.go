@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -27,10 +28,10 @@ var ErrTooSoon = errors.New("the agent was rebuilt less than a minute ago")
 // It returns the record that must now be published instead of the old one; until then peers reach nobody here. The
 // engine's incarnation stays what it is: its other ranks go on. Calls made meanwhile are carried out afterwards. An
 // error means that nothing has changed. t is the agent's from then on, and the caller's if there was an error.
-func (a *Agent) Rebuild(t Transport) (metadata.Record, error) {
+func (a *Agent) Rebuild(t transport.Transport) (metadata.Record, error) {
 	answer := make(chan error, 1)
 	if !a.writer.post(func() { answer <- a.rebuild(t) }) {
-		return metadata.Record{}, ErrClosed
+		return metadata.Record{}, transport.ErrClosed
 	}
 	select {
 	case err := <-answer:
@@ -41,7 +42,7 @@ func (a *Agent) Rebuild(t Transport) (metadata.Record, error) {
 	case err := <-answer:
 		return a.outcome(err)
 	default:
-		return metadata.Record{}, ErrClosed
+		return metadata.Record{}, transport.ErrClosed
 	}
 }
 
@@ -53,7 +54,7 @@ func (a *Agent) outcome(err error) (metadata.Record, error) {
 }
 
 // rebuild runs on the owner's goroutine.
-func (a *Agent) rebuild(t Transport) error {
+func (a *Agent) rebuild(t transport.Transport) error {
 	w := a.writer
 	if now := w.now(); w.rebuilt > 0 && now-w.rebuilt < rebuildPause {
 		return fmt.Errorf("kvplane: agent %s: %w", w.self.Agent, ErrTooSoon)
@@ -65,10 +66,10 @@ func (a *Agent) rebuild(t Transport) error {
 		return fmt.Errorf("kvplane: agent name of %d bytes; want at most %d", len(self.Agent), maxName)
 	}
 	var err error
-	if self.Key, h.agree, err = newKey(); err != nil {
+	if self.Key, h.agree, err = transport.NewKey(); err != nil {
 		return fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}
-	introduce(t, self.Key, h.agree)
+	transport.Introduce(t, self.Key, h.agree)
 	if self.Blob, self.Doorbell, err = t.Open(self.Agent, w.cfg.Memory); err != nil {
 		return fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}
@@ -82,7 +83,7 @@ func (a *Agent) rebuild(t Transport) error {
 }
 
 // replace ends what the owner has under its old name and begins anew under another one, with a transport that is open.
-func (w *writer) replace(self metadata.Record, h host, t Transport) {
+func (w *writer) replace(self metadata.Record, h host, t transport.Transport) {
 	w.step(event{kind: evClose})
 	w.tellSettled()
 	w.poll() // so that what was said last may leave

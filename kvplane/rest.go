@@ -3,6 +3,8 @@ package kvplane
 import (
 	"runtime"
 	"time"
+
+	"pdrouter/kvplane/transport"
 )
 
 // lull is what an owner of a polled transport has done since the last news.
@@ -14,9 +16,6 @@ type lull struct {
 }
 
 const (
-	// attentive is how long the owner of a polled transport spins after something has happened: an answer, or the
-	// engine's next word, mostly comes within that. A peer that has just spoken is not rung for: see alert.
-	attentive = 400 * time.Microsecond
 	// gosched is after how many spins other goroutines are let run: each time wakes a thread that looks for more of them,
 	// on a processor that the peer may need, and takes 10 µs. Whoever was told the news has run before.
 	gosched = 32
@@ -27,9 +26,7 @@ const (
 	turns   = 256
 	// spins in which the clock has not moved say that it never will.
 	spins = 1000
-	// dozes are the short sleeps that follow while something is under way, as many as fill a grace.
-	dozes = 500
-	// nap is how long one of them is at least.
+	// nap is how long one of the short sleeps is at least that follow Attention.
 	nap = 50 * time.Microsecond
 	// dozing stands for one of them.
 	dozing = time.Duration(-1)
@@ -83,9 +80,9 @@ func (w *writer) pause(l *lull) time.Duration {
 	l.still = l.still || l.passes == spins && w.looked == l.first
 	quiet := w.looked - w.active // not until now: the last look must have been after the end of attention
 	switch {
-	case !l.still && (quiet < attentive || len(w.writes) > 0 && w.looked < w.moving):
+	case !l.still && (quiet < transport.Attention || len(w.writes) > 0 && w.looked < w.moving):
 		return 0
-	case !l.still && l.dozes < dozes && (len(w.writes) > 0 || w.awaits()):
+	case !l.still && l.dozes < int(transport.Dozing/nap) && (len(w.writes) > 0 || w.awaits()):
 		l.dozes++
 		return dozing
 	case quiet < 10*time.Second:
@@ -98,7 +95,7 @@ func (w *writer) pause(l *lull) time.Duration {
 // something has just happened. An offer for which nobody comes, and a registration that waits for its offer, need no
 // polling on P: whoever comes rings. D polls for whatever it waits for, also for P's first word.
 func (w *writer) outstanding() bool {
-	return len(w.writes) > 0 || w.awaits() || w.now()-w.active < grace || w.looked-w.active < attentive
+	return len(w.writes) > 0 || w.awaits() || w.now()-w.active < grace || w.looked-w.active < transport.Attention
 }
 
 // awaits says whether somebody writes here or may.

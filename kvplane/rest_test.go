@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/internal/alarm"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -32,14 +33,14 @@ func TestRest(t *testing.T) {
 		awaiting bool
 		want     time.Duration
 	}{
-		{name: "attentive", looked: attentive - 1, want: 0},
-		{name: "no longer", looked: attentive, want: time.Millisecond},
-		{name: "held up behind its last look", looked: attentive - 1, now: time.Minute, want: 0},
+		{name: "attentive", looked: transport.Attention - 1, want: 0},
+		{name: "no longer", looked: transport.Attention, want: time.Millisecond},
+		{name: "held up behind its last look", looked: transport.Attention - 1, now: time.Minute, want: 0},
 		{name: "attention is over, grace is not", looked: grace - 1, want: time.Millisecond},
 		{name: "idle", looked: grace, want: never},
-		{name: "awaits", looked: attentive, awaiting: true, want: dozing},
+		{name: "awaits", looked: transport.Attention, awaiting: true, want: dozing},
 		{name: "awaits for long", looked: 11 * time.Second, awaiting: true, want: dozing},
-		{name: "moves bytes", looked: 100*time.Microsecond + attentive, writing: 1 << 20, want: 0},
+		{name: "moves bytes", looked: 100*time.Microsecond + transport.Attention, writing: 1 << 20, want: 0},
 		{name: "should have moved them", looked: time.Second, writing: 1 << 20, want: dozing},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -73,7 +74,7 @@ func TestLullEnds(t *testing.T) {
 		var l lull
 		var spun, dozed int
 		for i := 0; ; i++ {
-			if i > 10*(spins+dozes) {
+			if i > 10*(spins+int(transport.Dozing/nap)) {
 				t.Fatalf("a clock in steps of %v: %d spins and %d dozes, and no end", step, spun, dozed)
 			}
 			wait, _ := w.rest(&l)

@@ -1,17 +1,15 @@
 package kvplane
 
 import (
-	"crypto/ecdh"
 	"crypto/hkdf"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash"
 
 	"pdrouter/kvplane/internal/varint"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -21,27 +19,6 @@ const codeBytes = 16
 // sessionContext begins what a session's keys are derived from, so that they are keys of nothing else.
 const sessionContext = "pdrouter kvplane session v1\x00"
 
-// errNoKey is what the error about a peer wraps with whom nothing can be authenticated.
-var errNoKey = errors.New("no key for authenticated messages")
-
-// agreement computes the secret that this agent shares with the holder of a public key, as ecdh does.
-type agreement func(public []byte) (secret []byte, err error)
-
-// newKey makes the X25519 key of one run of an agent. The private part stays in agree.
-func newKey() (public []byte, agree agreement, err error) {
-	private, err := ecdh.X25519().GenerateKey(rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	return private.PublicKey().Bytes(), func(public []byte) ([]byte, error) {
-		peer, err := ecdh.X25519().NewPublicKey(public)
-		if err != nil {
-			return nil, err
-		}
-		return private.ECDH(peer) // refuses points that give everybody the same secret
-	}, nil
-}
-
 // session is what two agents have in common: a key for each direction that only the two can compute. The keys hang on
 // the names, the generations and the public keys of both, so that nothing said in another session, by another
 // generation or in the other direction passes for a message of this one.
@@ -50,16 +27,16 @@ type session struct {
 	sum     [sha256.Size]byte
 }
 
-func newSession(agree agreement, self, peer metadata.Record) (*session, error) {
+func newSession(agree transport.Agreement, self, peer metadata.Record) (*session, error) {
 	if len(self.Key) == 0 || agree == nil {
-		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, errNoKey)
+		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, transport.ErrNoKey)
 	}
 	if len(peer.Key) == 0 {
-		return nil, fmt.Errorf("kvplane: agent %s: %w", peer.Agent, errNoKey)
+		return nil, fmt.Errorf("kvplane: agent %s: %w", peer.Agent, transport.ErrNoKey)
 	}
 	secret, err := agree(peer.Key)
 	if err != nil {
-		return nil, fmt.Errorf("kvplane: agent %s: %w: %w", peer.Agent, errNoKey, err)
+		return nil, fmt.Errorf("kvplane: agent %s: %w: %w", peer.Agent, transport.ErrNoKey, err)
 	}
 	s := &session{}
 	for _, d := range []struct {

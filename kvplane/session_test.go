@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/plan/plantest"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -19,7 +20,7 @@ func sealedAs(e envelope, body []byte) []byte {
 
 // fakeKey stands for the key that Open makes, where no randomness may be read: the public half is made from the agent's
 // name, and two agents agree on a digest of both their public halves. It keeps nothing secret.
-func fakeKey(agent string) (public []byte, agree agreement) {
+func fakeKey(agent string) (public []byte, agree transport.Agreement) {
 	own := sha256.Sum256([]byte(agent))
 	return own[:], func(peer []byte) ([]byte, error) {
 		low, high := own[:], peer
@@ -34,7 +35,7 @@ func fakeKey(agent string) (public []byte, agree agreement) {
 // party is one agent with a key, without an owner.
 type party struct {
 	record metadata.Record
-	agree  agreement
+	agree  transport.Agreement
 }
 
 func newParty(t testing.TB, engine string, generation uint64, real bool) party {
@@ -44,7 +45,7 @@ func newParty(t testing.TB, engine string, generation uint64, real bool) party {
 	p.record.Key, p.agree = fakeKey(p.record.Agent)
 	if real {
 		var err error
-		if p.record.Key, p.agree, err = newKey(); err != nil {
+		if p.record.Key, p.agree, err = transport.NewKey(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,8 +122,8 @@ func TestSessionNeedsBothKeys(t *testing.T) {
 	for name, c := range map[string]struct{ own, peer party }{
 		"own": {keyless, d}, "peer's": {d, keyless}, "peer's is weak": {p, weak}, "no private part": {party{record: p.record}, d},
 	} {
-		if _, err := newSession(c.own.agree, c.own.record, c.peer.record); !errors.Is(err, errNoKey) {
-			t.Errorf("%s: got %v; want %v", name, err, errNoKey)
+		if _, err := newSession(c.own.agree, c.own.record, c.peer.record); !errors.Is(err, transport.ErrNoKey) {
+			t.Errorf("%s: got %v; want %v", name, err, transport.ErrNoKey)
 		}
 	}
 }
@@ -172,7 +173,7 @@ func BenchmarkSession(b *testing.B) {
 func (n *fakeNet) inject(to, claimed string, body []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.ends[to].deliverLocked(Incoming{Kind: MessageReceived, Agent: claimed, Body: body}, 0)
+	n.ends[to].deliverLocked(transport.Incoming{Kind: transport.MessageReceived, Agent: claimed, Body: body}, 0)
 }
 
 // TestForgedMessagesChangeNothing: whoever can reach both agents, but has neither's key, plays every message in the
@@ -314,7 +315,7 @@ func FuzzUnseal(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(l.engine) > maxName || len(l.agent) > maxName || len(l.to) > maxName || len(l.agent) == 0 || len(b) > MaxMessage {
+		if len(l.engine) > maxName || len(l.agent) > maxName || len(l.to) > maxName || len(l.agent) == 0 || len(b) > transport.MaxMessage {
 			t.Fatalf("envelope is out of bounds: %+v", l.envelope())
 		}
 		if !bytes.HasSuffix(b[:len(b)-codeBytes], l.body) || !bytes.Equal(l.whole, b) {

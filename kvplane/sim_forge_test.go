@@ -1,6 +1,10 @@
 package kvplane
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+
+	"pdrouter/kvplane/transport"
+)
 
 // simKnown is a secret that everybody knows.
 func simKnown([]byte) ([]byte, error) { return make([]byte, 32), nil }
@@ -22,7 +26,7 @@ func (s *sim) forge(l *simLink) {
 	}
 	e := envelope{from: from.Incarnation, agent: from.Agent, to: to.Agent}
 	body := session.sign(seal(nil, e, appendMessage(nil, m)))
-	in := Incoming{Kind: MessageReceived, Agent: l.as, Body: body}
+	in := transport.Incoming{Kind: transport.MessageReceived, Agent: l.as, Body: body}
 	to0 := l.to
 	refused := to0.w.drops[dropForged]
 	s.after(s.extent(faultForge, 2e6), func() {

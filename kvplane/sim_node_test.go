@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/plan"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -63,10 +64,10 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 		Agent: run.inc.ID() + "/" + rank.String(), EngineID: run.inc.ID(), Layout: n.memory.layout, Key: key[:],
 		Process: metadata.Process{Boot: host, Namespaces: "1", PID: number, Started: 1},
 	}
-	var transport Transport
-	n.t, transport = n.transport(n.record.Agent)
+	var tr transport.Transport
+	n.t, tr = n.transport(n.record.Agent)
 	cfg := Config{
-		Self: n.record, Transport: transport, Times: s.times, Allow: plan.Allow{TokensFirstSplit: true},
+		Self: n.record, Transport: tr, Times: s.times, Allow: plan.Allow{TokensFirstSplit: true},
 		SerialStarts: s.serial, Log: slog.New(slog.DiscardHandler),
 		Report: func(r Report) { s.reported(n, r) }, Notify: func() { n.run.sched.rings(n) },
 	}
@@ -87,9 +88,9 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 }
 
 // transport makes the node's end of the network under an agent's name.
-func (n *simNode) transport(agent string) (*simTransport, Transport) {
+func (n *simNode) transport(agent string) (*simTransport, transport.Transport) {
 	t := &simTransport{s: n.s, name: agent, node: n, peers: map[string]*simLink{}, barred: map[string]bool{}}
-	var as Transport = t
+	var as transport.Transport = t
 	switch {
 	case n.s.fences && n.s.prepares:
 		as = &simPreparingFencer{&simFencer{t}, &simPreparer{t}}
@@ -231,7 +232,7 @@ func (n *simNode) polls() bool {
 }
 
 // arrive takes something in for the owner, who is woken if somebody rings or it polls.
-func (n *simNode) arrive(in Incoming, bell bool) {
+func (n *simNode) arrive(in transport.Incoming, bell bool) {
 	if n.dead {
 		return
 	}

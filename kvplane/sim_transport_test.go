@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/memory"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -17,7 +18,7 @@ type simTransport struct {
 	node    *simNode
 	peers   map[string]*simLink
 	links   []*simLink // in the order of their making: no map decides an order
-	arrived []Incoming
+	arrived []transport.Incoming
 	landing []*simChunk     // waits for the owner's poll
 	flushed []*simWrite     // has landed; the owner's poll sends the notification
 	barred  map[string]bool // whose writes are refused
@@ -95,9 +96,9 @@ func (t *simTransport) Connect(peer metadata.Record) error {
 	l := t.peers[peer.Agent]
 	switch {
 	case l != nil && l.leaving:
-		return ErrBusy
+		return transport.ErrBusy
 	case l != nil:
-		return ErrKnownPeer
+		return transport.ErrKnownPeer
 	}
 	t.node.checkVoid("connects to", peer.Incarnation)
 	to := s.agents[peer.Agent]
@@ -165,14 +166,14 @@ func (t *simTransport) link(agent string) (*simLink, error) {
 	case t.node.dead:
 		t.s.fail("panic", "%s is dead and sends", t.node.record.Agent)
 	case l == nil || l.leaving:
-		return nil, ErrUnknownPeer
+		return nil, transport.ErrUnknownPeer
 	case l.lost:
-		return nil, ErrPeerLost
+		return nil, transport.ErrPeerLost
 	}
 	t.node.checkVoid("sends to", l.to.run.inc)
 	if l.broken {
 		l.lose()
-		return nil, ErrPeerLost
+		return nil, transport.ErrPeerLost
 	}
 	return l, nil
 }
@@ -191,7 +192,7 @@ func (l *simLink) lose() {
 			w.fail()
 		}
 	}
-	l.from.arrive(Incoming{Kind: PeerLost, Agent: l.agent, Err: errSimLost}, true)
+	l.from.arrive(transport.Incoming{Kind: transport.PeerLost, Agent: l.agent, Err: errSimLost}, true)
 }
 
 func (t *simTransport) Send(agent string, body []byte) error {
@@ -209,7 +210,7 @@ var simTable = crc64.MakeTable(crc64.ECMA)
 func (s *sim) deliver(l *simLink, body []byte) {
 	from, to := l.from, l.to
 	body = slices.Clone(body)
-	in := Incoming{Kind: MessageReceived, Agent: l.as, Body: body}
+	in := transport.Incoming{Kind: transport.MessageReceived, Agent: l.as, Body: body}
 	s.mix('m', uint64(from.record.Process.PID), uint64(to.record.Process.PID), uint64(len(body)), crc64.Checksum(body, simTable))
 	s.forge(l)
 	if s.strike(faultLose) || !s.reaches(from, to) || l.nobody() {
@@ -264,7 +265,7 @@ func (s *sim) delay() time.Duration {
 	return 20*time.Microsecond + s.some(300*time.Microsecond)
 }
 
-func (s *sim) carry(to *simNode, in Incoming, d time.Duration) {
+func (s *sim) carry(to *simNode, in transport.Incoming, d time.Duration) {
 	bell := !s.strike(faultBell)
 	if from := s.agents[in.Agent]; !bell && from != nil {
 		s.trouble(from, to)
@@ -276,7 +277,7 @@ func (s *sim) carry(to *simNode, in Incoming, d time.Duration) {
 	})
 }
 
-func (t *simTransport) Poll(out []Incoming) []Incoming {
+func (t *simTransport) Poll(out []transport.Incoming) []transport.Incoming {
 	t.passes++
 	landing := t.landing
 	t.landing = nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/transfer"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -171,7 +172,7 @@ type simPreparer struct{ *simTransport }
 // simPreparingFencer can do both.
 type simPreparingFencer struct {
 	*simFencer
-	Preparer
+	transport.Preparer
 }
 
 // Prepare implements Preparer.

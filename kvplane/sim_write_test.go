@@ -3,6 +3,8 @@ package kvplane
 import (
 	"slices"
 	"time"
+
+	"pdrouter/kvplane/transport"
 )
 
 // simWrite is one write under way: pieces that leave the writer's memory and land in the target's, each at its time.
@@ -323,7 +325,7 @@ func (w *simWrite) end(err error) {
 		l.from.t.links = slices.DeleteFunc(l.from.t.links, func(x *simLink) bool { return x == l })
 	}
 	l.from.s.note("write of attempt %d from %s to %s ends: %v", w.attempt, l.as, l.agent, err)
-	l.from.arrive(Incoming{Kind: WriteEnded, Agent: l.agent, ID: w.id, Err: err}, true)
+	l.from.arrive(transport.Incoming{Kind: transport.WriteEnded, Agent: l.agent, ID: w.id, Err: err}, true)
 }
 
 // die ends a transport with its process: what had left lands, and its peers find out.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/plan/plantest"
+	"pdrouter/kvplane/transport"
 )
 
 // Each of these names a mistake that planes of this kind have made.
@@ -204,7 +205,7 @@ func TestTrapRanksThatWriteNothingAreNeverTold(t *testing.T) {
 			from, to := mla, mla
 			from.TP, to.TP = ptp, 2
 			net := newFakeNet()
-			p, d, _ := pairOf(t, func() Transport { return net.transport() }, from, to, Times{})
+			p, d, _ := pairOf(t, func() transport.Transport { return net.transport() }, from, to, Times{})
 			id := NewTransferID()
 			p.fill(id, fromP[0], 12)
 			start := time.Now()

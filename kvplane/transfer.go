@@ -18,6 +18,9 @@ func NewTransferID() TransferID { return transfer.NewID() }
 // ParseTransferID is the inverse of String. Capital digits and the zero id are refused.
 func ParseTransferID(s string) (TransferID, error) { return transfer.ParseID(s) }
 
+// Range is a copy from memory of one rank to memory of another.
+type Range = transfer.Range
+
 // BlockList is one group's blocks of a request on one rank.
 type BlockList = transfer.BlockList
 

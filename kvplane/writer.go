@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/internal/alarm"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
@@ -67,7 +68,7 @@ type writer struct {
 
 	// Scratch.
 	effects  []effect
-	incoming []Incoming
+	incoming []transport.Incoming
 	ranges   []Range
 	local    []int32
 	remote   []int32
@@ -237,14 +238,14 @@ func (w *writer) poll() bool {
 	}
 	for i := range w.incoming {
 		in := w.incoming[i]
-		w.incoming[i] = Incoming{}
+		w.incoming[i] = transport.Incoming{}
 		switch in.Kind {
-		case MessageReceived:
+		case transport.MessageReceived:
 			w.stats.Messages++
 			w.message(in)
-		case WriteEnded:
+		case transport.WriteEnded:
 			w.ended(in)
-		case PeerLost:
+		case transport.PeerLost:
 			w.lost(in.Agent, in.Err)
 		}
 	}
@@ -252,7 +253,7 @@ func (w *writer) poll() bool {
 }
 
 // message opens what a peer sent. Until its sender's record is here it is parked.
-func (w *writer) message(in Incoming) {
+func (w *writer) message(in transport.Incoming) {
 	l, err := unseal(in.Body)
 	if err != nil {
 		w.drops[dropMalformed]++
@@ -332,7 +333,7 @@ func (w *writer) receive(l *letter) {
 }
 
 // ended takes the end of a write.
-func (w *writer) ended(in Incoming) {
+func (w *writer) ended(in transport.Incoming) {
 	x := w.writes[in.ID]
 	if x == nil {
 		w.drops[dropUnknown]++

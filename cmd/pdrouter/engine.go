@@ -19,6 +19,8 @@ import (
 	"pdrouter/internal/refengine"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/control"
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/byname"
 	"pdrouter/metadata"
 	"pdrouter/metadata/client"
 )
@@ -72,7 +74,7 @@ func openEngineProcess(ctx context.Context, o engineOptions, log *slog.Logger) (
 type engineProcess struct {
 	options   engineOptions
 	log       *slog.Logger
-	transport *kvplane.Transports
+	transport *byname.Transports
 	gpus      *gpus // nil: KV lies in the host's memory
 	engine    *refengine.Engine
 	publisher *client.Publisher     // nil without a gateway
@@ -121,7 +123,7 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 	if err != nil {
 		return nil, err
 	}
-	if p.transport, err = kvplane.OpenTransports(o.transport, p.gpus != nil, log); err != nil {
+	if p.transport, err = byname.Open(o.transport, p.gpus != nil, log); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
 	p.peers = kvplane.PeerDirectory{Records: gateway.Directory(), Own: o.cfg.Name}
@@ -136,7 +138,7 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 				log.Error("record of a rebuilt rank", "err", err)
 			}
 		},
-		Transport:    func(int) (kvplane.Transport, error) { return p.transport.New(), nil },
+		Transport:    func(int) (transport.Transport, error) { return p.transport.New(), nil },
 		Directory:    p.peers,
 		Events:       p.events,
 		SerialStarts: o.serialStarts,

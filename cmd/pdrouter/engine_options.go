@@ -14,7 +14,7 @@ import (
 	"pdrouter/auth/records"
 	"pdrouter/internal/field"
 	"pdrouter/internal/refengine"
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/transport/byname"
 	"pdrouter/metadata"
 	"pdrouter/metadata/client"
 )
@@ -27,7 +27,7 @@ type engineOptions struct {
 	gateway, tokenFile, signKey string
 	controlKeys, recordKeys     []string
 	issuer, kvMemory            string
-	transport                   kvplane.TransportConfig
+	transport                   byname.Config
 	serialStarts                bool
 	drain                       time.Duration
 }

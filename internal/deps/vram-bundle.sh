@@ -12,7 +12,7 @@ most=64 # MiB of the archive
 rm -rf "$to" "$to.tar.gz"
 internal/deps/nixl-pack.sh "$to"
 # Without cgo a binary needs no particular C library.
-for package in kvplane internal/cuda internal/refengine; do
+for package in kvplane kvplane/transport kvplane/transport/nixltransport internal/cuda internal/refengine; do
 	mkdir -p "$to/$package"
 	CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o "$to/$package/suite" "./$package"
 	if [ -d "$package/testdata" ]; then
@@ -23,4 +23,4 @@ done
 cp internal/deps/vram-run.sh "$to/run.sh"
 chmod +x "$to/run.sh"
 
-internal/deps/archive.sh "$to" "$most" "3 suites"
+internal/deps/archive.sh "$to" "$most" "5 suites"

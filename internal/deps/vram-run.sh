@@ -27,10 +27,12 @@ suite() {
 : >"$work/all"
 suite internal/cuda .
 suite kvplane "$pattern"
+suite kvplane/transport "$pattern"
+suite kvplane/transport/nixltransport "$pattern"
 suite internal/refengine 'Device'
 
 echo "== figures: the driver's own copies, and writes over NIXL"
-for folder in internal/cuda kvplane; do
+for folder in internal/cuda kvplane/transport; do
 	(cd "$here/$folder" && ./suite -test.run '^$' -test.v -test.bench BenchmarkMemory -test.benchtime 300ms) 2>&1 | grep -E 'ns/op|SKIPPED|panic|FAIL'
 done
 

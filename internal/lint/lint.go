@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/memory", "kvplane/nixl", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/control", "kvplane/memory", "kvplane/nixl", "kvplane/transport", "kvplane/transport/byname", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -54,14 +54,21 @@ func Packages() map[string]Package {
 		"router/fleet/health":    {},                                                                                                       // a leaf: pure values that take the time
 		"router/openai/sse":      {},                                                                                                       // a leaf: cuts a stream into events, knows no event
 		"kvplane": {
-			Ours:    []string{"kvplane/control", "kvplane/internal/alarm", "kvplane/internal/procid", "kvplane/internal/varint", "kvplane/memory", "kvplane/nixl", "internal/cuda", "internal/field", "kvplane/plan", "kvplane/transfer", "metadata", "metadata/client"}, // client: peers are found through the gateway; cuda: to describe memory on a GPU
+			Ours:    []string{"internal/field", "kvplane/control", "kvplane/internal/alarm", "kvplane/internal/procid", "kvplane/internal/varint", "kvplane/memory", "kvplane/plan", "kvplane/transfer", "kvplane/transport", "metadata", "metadata/client"}, // client: peers are found through the gateway
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
 		},
-		"kvplane/internal/alarm":  {},                                                                  // a leaf: what is due next
-		"kvplane/internal/procid": {Ours: []string{"metadata"}, Outside: []string{"golang.org/x/sys"}}, // records name processes
-		"kvplane/internal/varint": {},                                                                  // a leaf: fields of messages
-		// Memory that a transport may touch. cuda, nixl: its address.
-		"kvplane/memory":        {Ours: []string{"internal/cuda", "kvplane/nixl"}, Outside: []string{"golang.org/x/sys"}},
+		// How bytes and messages move. An agent knows the interface alone; transporttest is for tests.
+		"kvplane/transport":               {Ours: []string{"kvplane/memory", "kvplane/transfer", "metadata"}},
+		"kvplane/transport/tcp":           {Ours: []string{"kvplane/internal/procid", "kvplane/internal/varint", "kvplane/memory/view", "kvplane/memory", "kvplane/transfer", "kvplane/transport", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"}},
+		"kvplane/transport/nixltransport": {Ours: []string{"kvplane/memory", "kvplane/nixl", "kvplane/transfer", "kvplane/transport", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
+		"kvplane/transport/byname":        {Ours: []string{"internal/field", "kvplane/nixl", "kvplane/transport", "kvplane/transport/nixltransport", "kvplane/transport/tcp"}},
+		"kvplane/transport/transporttest": {Ours: []string{"internal/cuda", "kvplane/internal/procid", "kvplane/memory", "kvplane/nixl", "kvplane/transfer", "kvplane/transport", "metadata"}, Outside: []string{"golang.org/x/sys"}},
+		"kvplane/internal/alarm":          {},                                                                  // a leaf: what is due next
+		"kvplane/internal/procid":         {Ours: []string{"metadata"}, Outside: []string{"golang.org/x/sys"}}, // records name processes
+		"kvplane/internal/varint":         {},                                                                  // a leaf: fields of messages
+		"kvplane/memory/view":             {},                                                                  // a leaf: addresses as slices
+		// Memory that a transport may touch. cuda: its address.
+		"kvplane/memory":        {Ours: []string{"internal/cuda", "kvplane/memory/view"}, Outside: []string{"golang.org/x/sys"}},
 		"kvplane/transfer":      {},                                                                   // a leaf: the id of a transfer, its blocks, ranges of memory
 		"kvplane/plan":          {Ours: []string{"kvplane/transfer", "metadata"}},                     // pure
 		"kvplane/plan/plantest": {Ours: []string{"kvplane/transfer", "metadata"}},                     // for tests alone
@@ -69,9 +76,9 @@ func Packages() map[string]Package {
 		// What permits one transfer: gateways sign it, engines check it.
 		"kvplane/ticket": {Ours: []string{"kvplane/transfer", "metadata"}},
 		// The plane for engines in other languages: what internal/refengine does for itself, and its C interface.
-		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/control", "kvplane/memory", "kvplane/ticket", "kvplane/nixl", "metadata", "metadata/client", "auth", "auth/keys", "auth/records", "internal/field", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
+		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/control", "kvplane/memory", "kvplane/memory/view", "kvplane/nixl", "kvplane/ticket", "kvplane/transport", "kvplane/transport/byname", "metadata", "metadata/client", "auth", "auth/keys", "auth/records", "internal/field", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
 		"kvplane/capi":  {Ours: []string{"kvplane", "kvplane/embed", "metadata"}},
-		"kvplane/nixl":  {Outside: []string{"github.com/ebitengine/purego"}},
+		"kvplane/nixl":  {Ours: []string{"kvplane/memory/view"}, Outside: []string{"github.com/ebitengine/purego"}},
 		"internal/cuda": {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
 		// Several parts share one Redis: what is opened once is opened in one place.
 		"internal/redisdb":   {Ours: []string{"internal/field"}, Outside: []string{"github.com/redis/go-redis/v9"}},
@@ -118,11 +125,11 @@ func Packages() map[string]Package {
 		"internal/field":    {}, // a leaf: the error of one key of a configuration
 		"internal/yamlfile": {Ours: []string{"internal/field"}, Outside: []string{"go.yaml.in/yaml/v3"}},
 		"bench": { // router and policies: what they do without sockets
-			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "auth/keys", "auth/records", "kvplane", "kvplane/memory", "kvplane/nixl", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
+			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "auth/keys", "auth/records", "kvplane", "kvplane/memory", "kvplane/memory/view", "kvplane/nixl", "kvplane/transport", "kvplane/transport/nixltransport", "kvplane/transport/tcp", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
 			Outside: []string{"github.com/valyala/fasthttp", "github.com/golang-jwt/jwt/v5"}, // the peers of what is measured
 		},
 		"internal/refengine": {
-			Ours:    []string{"metadata", "kvplane", "kvplane/control", "kvplane/memory", "kvplane/ticket"},
+			Ours:    []string{"metadata", "kvplane", "kvplane/control", "kvplane/memory", "kvplane/ticket", "kvplane/transport"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		"internal/pdkvtest": {Ours: []string{"auth", "auth/keys", "auth/records", "kvplane", "kvplane/ticket", "metadata", "metadata/cache", "metadata/routes", "metadata/store"}}, // a gateway and the library for tests
@@ -147,8 +154,8 @@ func Unlinked() map[string][]string {
 	return map[string][]string{"internal/refengine": gateways, "kvplane/embed": gateways, "kvplane/capi": gateways, "metadata": gateways}
 }
 
-// Unsafe names the packages that may use unsafe: those that speak to a C library, or are one, and the one that asks the kernel
-// without a word to the runtime, for which it takes addresses.
+// Unsafe names the packages that may use unsafe: those that speak to a C library, or are one, the one that turns addresses of memory
+// into slices, and the one that asks the kernel without a word to the runtime, for which it takes addresses.
 func Unsafe() []string {
-	return []string{"kvplane/nixl", "internal/cuda", "kvplane/capi", "internal/nonblock"}
+	return []string{"kvplane/nixl", "kvplane/memory/view", "internal/cuda", "kvplane/capi", "internal/nonblock"}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/tcp"
 	"pdrouter/metadata"
 )
 
@@ -46,7 +48,7 @@ func (b *phonebook) add(e *Engine) {
 // open starts an engine whose ranks have agents over tcp on loopback.
 func (b *phonebook) open(t *testing.T, c Config) *Engine {
 	t.Helper()
-	c.Plane.Transport = func(int) (kvplane.Transport, error) { return kvplane.NewTCP(kvplane.TCPConfig{}), nil }
+	c.Plane.Transport = func(int) (transport.Transport, error) { return tcp.New(tcp.Config{}), nil }
 	c.Plane.Directory = b
 	if c.Plane.Times == (kvplane.Times{}) {
 		c.Plane.Times = kvplane.Times{NetDelay: 10 * time.Millisecond}

@@ -14,6 +14,9 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/nixl"
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/nixltransport"
+	"pdrouter/kvplane/transport/tcp"
 	"pdrouter/metadata"
 )
 
@@ -56,10 +59,10 @@ func (f *fakeDevices) device(_, n int) (DeviceMemory, memory.Region, error) {
 // kvMemory is a place for the KV cache and a transport that reaches it.
 type kvMemory struct {
 	device    Device
-	transport func() kvplane.Transport
+	transport func() transport.Transport
 }
 
-func overTCP() kvplane.Transport { return kvplane.NewTCP(kvplane.TCPConfig{}) }
+func overTCP() transport.Transport { return tcp.New(tcp.Config{}) }
 
 // fakeDriverMemory is memory of the fake driver, compiled from C. It is the host's, and is called so to the transport.
 func fakeDriverMemory(t *testing.T) kvMemory {
@@ -93,7 +96,7 @@ func gpuMemory(t *testing.T) kvMemory {
 	if err != nil {
 		t.Skip("SKIPPED, not run with a real GPU, which only NIXL reaches:", err)
 	}
-	return kvMemory{device: cudaDevice(t, lib), transport: func() kvplane.Transport { return kvplane.NewNIXL(nx, kvplane.NIXLConfig{}) }}
+	return kvMemory{device: cudaDevice(t, lib), transport: func() transport.Transport { return nixltransport.New(nx, nixltransport.Config{}) }}
 }
 
 // cudaDevice makes memory on the first device of a driver.
@@ -322,10 +325,10 @@ func TestLayoutNamesTheDevice(t *testing.T) {
 }
 
 // openOver is open over another transport.
-func (b *phonebook) openOver(t *testing.T, c Config, transport func() kvplane.Transport) *Engine {
+func (b *phonebook) openOver(t *testing.T, c Config, open func() transport.Transport) *Engine {
 	t.Helper()
 	c.Plane = Plane{
-		Transport: func(int) (kvplane.Transport, error) { return transport(), nil }, Directory: b,
+		Transport: func(int) (transport.Transport, error) { return open(), nil }, Directory: b,
 		Times: kvplane.Times{NetDelay: 10 * time.Millisecond},
 	}
 	e := newTestEngine(t, c)

@@ -9,13 +9,14 @@ import (
 	"pdrouter/kvplane/control"
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/ticket"
+	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
 // Plane says how an engine hands KV to others and takes it from them. Without a Transport it does neither.
 type Plane struct {
-	Transport    func(rank int) (kvplane.Transport, error) // makes the transport of one rank's agent; ranks count stage by stage
-	Directory    kvplane.Directory                         // finds the peers that legs name
+	Transport    func(rank int) (transport.Transport, error) // makes the transport of one rank's agent; ranks count stage by stage
+	Directory    kvplane.Directory                           // finds the peers that legs name
 	Times        kvplane.Times
 	Events       *control.Broadcaster // may be nil
 	SerialStarts bool                 // as in kvplane.Config

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/tcp"
 	"pdrouter/metadata"
 )
 
@@ -16,21 +18,21 @@ import (
 var quarantineTimes = kvplane.Times{Lost: 250 * time.Millisecond, Beat: 250 * time.Millisecond, NetDelay: 10 * time.Millisecond}
 
 // openTransport hides that a transport can fence.
-type openTransport struct{ kvplane.Transport }
+type openTransport struct{ transport.Transport }
 
 // deafTransport hears no message while deaf is set.
 type deafTransport struct {
-	kvplane.Transport
+	transport.Transport
 	deaf *atomic.Bool
 }
 
-func (d deafTransport) Poll(out []kvplane.Incoming) []kvplane.Incoming {
+func (d deafTransport) Poll(out []transport.Incoming) []transport.Incoming {
 	from := len(out)
 	out = d.Transport.Poll(out)
 	if !d.deaf.Load() {
 		return out
 	}
-	return append(out[:from], slices.DeleteFunc(slices.Clone(out[from:]), func(in kvplane.Incoming) bool { return in.Kind == kvplane.MessageReceived })...)
+	return append(out[:from], slices.DeleteFunc(slices.Clone(out[from:]), func(in transport.Incoming) bool { return in.Kind == transport.MessageReceived })...)
 }
 
 // quarantined is a pair whose prefill engine has gone silent after decode has registered with it.
@@ -38,11 +40,11 @@ func quarantined(t *testing.T, far bool) (x pair, book *phonebook, deaf *atomic.
 	t.Helper()
 	book, deaf = &phonebook{}, &atomic.Bool{}
 	shape := Shape{Seed: 22}
-	tcp := func() kvplane.Transport { return kvplane.NewTCP(kvplane.TCPConfig{}) }
+	tcp := func() transport.Transport { return tcp.New(tcp.Config{}) }
 	x.p = newTestEngine(t, Config{Name: "p", Shape: shape, Plane: Plane{Times: quarantineTimes, Directory: book,
-		Transport: func(int) (kvplane.Transport, error) { return deafTransport{tcp(), deaf}, nil }}})
+		Transport: func(int) (transport.Transport, error) { return deafTransport{tcp(), deaf}, nil }}})
 	x.d = newTestEngine(t, Config{Name: "d", Shape: shape, TP: 2, Blocks: 100, BlockTokens: 4, Plane: Plane{
-		Times: quarantineTimes, Directory: book, Transport: func(int) (kvplane.Transport, error) { return openTransport{tcp()}, nil },
+		Times: quarantineTimes, Directory: book, Transport: func(int) (transport.Transport, error) { return openTransport{tcp()}, nil },
 		Quarantine: kvplane.Patience{Grace: 100 * time.Millisecond},
 		Republish:  func(rec metadata.Record) { book.replace(rec) },
 	}})
@@ -83,13 +85,13 @@ func TestQuarantineOfAnotherPeerIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	book := &phonebook{}
 	shape := Shape{Seed: 23}
-	tcp := func() kvplane.Transport { return kvplane.NewTCP(kvplane.TCPConfig{}) }
+	tcp := func() transport.Transport { return tcp.New(tcp.Config{}) }
 	var deaf atomic.Bool
 	mute := map[string]int{"a": 1, "b": 0}
 	peers := map[string]*Engine{}
 	for name, mute := range mute {
 		peers[name] = newTestEngine(t, Config{Name: name, Shape: shape, TP: 2, Plane: Plane{Times: quarantineTimes, Directory: book,
-			Transport: func(rank int) (kvplane.Transport, error) {
+			Transport: func(rank int) (transport.Transport, error) {
 				if rank == mute {
 					return deafTransport{tcp(), &deaf}, nil
 				}
@@ -97,7 +99,7 @@ func TestQuarantineOfAnotherPeerIsNotForgotten(t *testing.T) {
 			}}})
 	}
 	d := newTestEngine(t, Config{Name: "d", Shape: shape, TP: 2, Blocks: 100, BlockTokens: 4, Plane: Plane{
-		Times: quarantineTimes, Directory: book, Transport: func(int) (kvplane.Transport, error) { return openTransport{tcp()}, nil },
+		Times: quarantineTimes, Directory: book, Transport: func(int) (transport.Transport, error) { return openTransport{tcp()}, nil },
 		Quarantine: kvplane.Patience{Grace: 100 * time.Millisecond, Age: 1500 * time.Millisecond},
 		Republish:  func(rec metadata.Record) { book.replace(rec) },
 	}})

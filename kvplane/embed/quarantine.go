@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/transport"
 )
 
 // watch looks at the quarantine while there is one.
@@ -61,7 +62,7 @@ func (r *Rank) rebuild() {
 	t := r.transport.New()
 	rec, err := r.agent.Rebuild(t)
 	if err != nil {
-		if !errors.Is(err, kvplane.ErrTooSoon) && !errors.Is(err, kvplane.ErrClosed) {
+		if !errors.Is(err, kvplane.ErrTooSoon) && !errors.Is(err, transport.ErrClosed) {
 			r.log.Error("rebuild", "err", err)
 		}
 		if err := t.Close(); err != nil {

@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/nixl"
+	"pdrouter/kvplane/memory/view"
+	"pdrouter/kvplane/transport/byname"
 	"pdrouter/metadata"
 	"pdrouter/metadata/client"
 )
@@ -21,7 +22,7 @@ type Rank struct {
 	log       *slog.Logger
 	endLog    func() error
 	bell      *bell
-	transport *kvplane.Transports
+	transport *byname.Transports
 	wire      *http.Transport // to the gateway
 	client    *client.Client
 	keys      *keyFiles
@@ -72,7 +73,7 @@ func OpenRank(cfg Config) (_ *Rank, err error) {
 	if r.bell, err = newBell(); err != nil {
 		return nil, err
 	}
-	if r.transport, err = kvplane.OpenTransports(cfg.Transport, cfg.Cache.Memory == "vram", r.log); err != nil {
+	if r.transport, err = byname.Open(cfg.Transport, cfg.Cache.Memory == "vram", r.log); err != nil {
 		return nil, wrong(System, "embed: %w", err)
 	}
 	r.wire = &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second}
@@ -283,7 +284,7 @@ func (r *Rank) clean(reports []kvplane.Report) (clears []Result, failed bool) {
 			clears = append(clears, Result{Kind: Clear, ID: x.ID, Rank: &x.Rank, Ranges: x.Rest})
 		default:
 			for _, old := range x.Rest {
-				clear(nixl.View(old.Local, old.Length))
+				clear(view.Bytes(old.Local, old.Length))
 			}
 		}
 		x.Rest = nil // of this rank's memory: nobody else has use for it

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pdrouter/internal/cuda"
-	"pdrouter/kvplane/nixl"
+	"pdrouter/kvplane/memory/view"
 )
 
 // Region is a stretch of this process's memory that peers may write into or that is written from. It lies outside
@@ -37,7 +37,7 @@ func Allocate(n int) ([]byte, func() error, error) {
 
 // Of describes bytes that Allocate made.
 func Of(b []byte) Region {
-	return Region{Base: nixl.Address(b), Length: uint64(len(b))}
+	return Region{Base: view.Address(b), Length: uint64(len(b))}
 }
 
 // On describes memory that was allocated on a GPU. Only transports that say so can reach it.

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 	"unsafe"
+
+	"pdrouter/kvplane/memory/view"
 )
 
 // AgentConfig configures an agent. The zero value has no threads of its own and no guard: whoever owns it polls it,
@@ -192,7 +194,7 @@ func (a *Agent) Metadata() ([]byte, error) {
 		return nil, err
 	}
 	defer l.call(l.free, data)
-	return bytes.Clone(View(uint64(data), uint64(n))), nil
+	return bytes.Clone(view.Bytes(uint64(data), uint64(n))), nil
 }
 
 // Load makes a peer known by its metadata and returns its name. Loading under a name that is known already fails.
@@ -263,8 +265,8 @@ func gostring(address uintptr) string {
 		return ""
 	}
 	n := uint64(0)
-	for View(uint64(address)+n, 1)[0] != 0 {
+	for view.Bytes(uint64(address)+n, 1)[0] != 0 {
 		n++
 	}
-	return string(View(uint64(address), n))
+	return string(view.Bytes(uint64(address), n))
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"
+
+	"pdrouter/kvplane/memory/view"
 )
 
 const patience = 60 * time.Second
@@ -35,7 +37,7 @@ func newSide(t testing.TB, l *Library, name string, n int) *side {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &side{mem: mem, base: Address(mem), got: map[string]int{}}
+	s := &side{mem: mem, base: view.Address(mem), got: map[string]int{}}
 	if s.Agent, err = l.NewAgent(name, AgentConfig{}); err != nil {
 		t.Fatal(err)
 	}

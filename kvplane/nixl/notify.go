@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"runtime"
 	"unsafe"
+
+	"pdrouter/kvplane/memory/view"
 )
 
 // Notify sends a message to a peer. Success is no promise of delivery, and messages keep no order.
@@ -59,7 +61,7 @@ func (a *Agent) notificationsOf(i uintptr, visit func(sender string, message []b
 		if err := l.call(l.c.notifMapGetNotif, a.notifs, name, j, uintptr(unsafe.Pointer(&data)), uintptr(unsafe.Pointer(&length))).err("notif_map_get_notif"); err != nil {
 			return err
 		}
-		visit(sender, bytes.Clone(View(uint64(data), uint64(length))))
+		visit(sender, bytes.Clone(view.Bytes(uint64(data), uint64(length))))
 	}
 	return nil
 }

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package kvplane
-
-import "golang.org/x/sys/unix"
-
-// readVector reads from a socket into the first buffer.
-func readVector(fd int, into [][]byte) (int, error) { return unix.Read(fd, into[0]) }

@@ -1,0 +1,148 @@
+package tcp
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"pdrouter/kvplane/transfer"
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/transporttest"
+)
+
+// The shapes of a write: many small ranges, and few large ones.
+var writeShapes = []struct {
+	title       string
+	size, count int
+}{
+	{"4KiB×1024", 4 << 10, 1024},
+	{"64KiB×256", 64 << 10, 256},
+	{"1MiB×64", 1 << 20, 64},
+}
+
+// BenchmarkTCPWrite posts writes, two at a time, from one agent to another of this process.
+func BenchmarkTCPWrite(b *testing.B) {
+	for _, path := range []string{PathSocket, PathMemory} {
+		for _, streams := range []int{1, 2, 4} {
+			for _, s := range writeShapes {
+				b.Run(fmt.Sprintf("%s/streams=%d/%s", path, streams, s.title), func(b *testing.B) {
+					cfg := Config{Path: path, Streams: streams}
+					room := 2 * s.size * s.count // every other stretch of each side: nothing merges
+					p, d := transporttest.OpenNode(b, New(cfg), "p@1", room, 1), transporttest.OpenNode(b, New(cfg), "d@1", room, 2)
+					p.Connect(d)
+					var ranges []transfer.Range
+					for i := range s.count {
+						at := uint64(2 * i * s.size)
+						ranges = append(ranges, transfer.Range{Local: p.Base + at, Remote: d.Base + at, Length: uint64(s.size)})
+					}
+					write := func(n int) {
+						posted, ended := 0, 0
+						for ended < n {
+							for posted < n && posted < ended+2 {
+								if err := p.Transport.Write("d@1", uint64(posted), ranges, nil); err != nil {
+									b.Fatal(err)
+								}
+								posted++
+							}
+							<-p.Transport.Wake()
+							p.Poll()
+							for _, in := range p.Got {
+								if in.Kind != transport.WriteEnded || in.Err != nil {
+									b.Fatalf("%+v", in)
+								}
+								ended++
+							}
+							p.Got = p.Got[:0]
+						}
+					}
+					write(2)
+					b.SetBytes(int64(s.size * s.count))
+					b.ReportAllocs()
+					b.ResetTimer()
+					write(b.N)
+					b.StopTimer()
+					st := d.Transport.(*Transport).Stats()
+					if st.Landed == 0 || path == PathSocket && st.MemoryBytes > 0 || path == PathMemory && st.SocketBytes > 0 {
+						b.Errorf("stats %+v", st)
+					}
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkBareLoop sends and receives from memory into memory over loopback connections, 1 MiB a call.
+func BenchmarkBareLoop(b *testing.B) {
+	const total, call = 64 << 20, 1 << 20
+	for _, streams := range []int{1, 2, 4} {
+		b.Run(fmt.Sprintf("streams=%d", streams), func(b *testing.B) {
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer ln.Close()
+			from, to := transporttest.NewRoom(b, "", total).Bytes, transporttest.NewRoom(b, "", total).Bytes
+			transporttest.Paint(from, 1)
+			transporttest.Paint(to, 2)
+			var out, in []net.Conn
+			for range streams {
+				c, err := net.Dial("tcp", ln.Addr().String())
+				if err != nil {
+					b.Fatal(err)
+				}
+				s, err := ln.Accept()
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer c.Close()
+				defer s.Close()
+				out, in = append(out, c), append(in, s)
+			}
+			b.SetBytes(total)
+			b.ResetTimer()
+			var tasks sync.WaitGroup
+			for i := range streams {
+				mine := total / streams
+				tasks.Go(func() {
+					for range b.N {
+						for at := i * mine; at < (i+1)*mine; at += call {
+							if _, err := out[i].Write(from[at : at+call]); err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					}
+				})
+				tasks.Go(func() {
+					for range b.N {
+						if _, err := io.ReadFull(in[i], to[i*mine:(i+1)*mine]); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			tasks.Wait()
+		})
+	}
+}
+
+// BenchmarkPlainCopy copies the same ranges within one process.
+func BenchmarkPlainCopy(b *testing.B) {
+	for _, s := range writeShapes {
+		b.Run(s.title, func(b *testing.B) {
+			from, to := transporttest.NewRoom(b, "", 2*s.size*s.count).Bytes, transporttest.NewRoom(b, "", 2*s.size*s.count).Bytes
+			transporttest.Paint(from, 1)
+			transporttest.Paint(to, 2)
+			b.SetBytes(int64(s.size * s.count))
+			for b.Loop() {
+				for i := range s.count {
+					at := 2 * i * s.size
+					copy(to[at:at+s.size], from[at:at+s.size])
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,143 @@
+package tcp
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"pdrouter/kvplane/memory"
+	"pdrouter/kvplane/memory/view"
+	"pdrouter/kvplane/transfer"
+)
+
+// readBuffer is how many bytes are read ahead of a frame's header; the ranges of a frame fit in it.
+const readBuffer = 16 << 10
+
+// lander takes in the frames of one connection; its goroutine alone uses it.
+type lander struct {
+	in      *bufio.Reader
+	raw     syscall.RawConn
+	table   []byte // the ranges of a frame as they came
+	ranges  []transfer.Range
+	into    [][]byte // where its bytes go
+	pull    *pull    // nil: no bytes of this peer come through memory
+	answers []byte   // not sent yet
+	taken   uint64   // bytes of the pulls among them
+}
+
+// land takes in one chunk or pull. Everything about it is checked before the first byte lands.
+func (c *inbound) land(f frame) error {
+	l := &c.lander
+	if err := c.lands(f.seq); err != nil {
+		return err
+	}
+	table, payload, err := f.strips()
+	if err != nil {
+		return err
+	}
+	var from memory.Set
+	if f.kind == framePull {
+		if l.pull == nil && !c.pulls() {
+			return fmt.Errorf("%w: a pull without an offer", errFrame)
+		}
+		from = l.pull.memory
+	}
+	if l.table == nil {
+		l.table = make([]byte, maxStrips*stripBytes)
+	}
+	if _, err := io.ReadFull(l.in, l.table[:table]); err != nil {
+		return err
+	}
+	var sum uint64
+	l.ranges, sum, err = parseStrips(f, l.table[:table], payload, c.t.memory, from, l.ranges[:0])
+	if err != nil {
+		return err
+	}
+	l.into = l.into[:0]
+	for _, r := range l.ranges {
+		l.into = append(l.into, view.Bytes(r.Remote, r.Length))
+	}
+	if f.kind == frameChunk {
+		n, err := l.read(l.into)
+		return errors.Join(err, c.landed(f.kind, f.seq, n, err == nil))
+	}
+	if l.taken+sum > pullWindow/2 { // the writer names what comes next while this is copied, and is not woken for each pull
+		if err := c.flush(); err != nil {
+			return err
+		}
+	}
+	if err := l.pull.copy(l.into, l.ranges); err != nil {
+		return err
+	}
+	if err := c.landed(f.kind, f.seq, sum, true); err != nil {
+		return err
+	}
+	l.answers = frame{kind: frameTaken, seq: f.seq, count: sum}.append(l.answers)
+	l.taken += sum
+	return nil
+}
+
+// pulls says whether the session has a source, and makes this connection's reader of it.
+func (c *inbound) pulls() bool {
+	c.t.mu.Lock()
+	s := c.session.source
+	c.t.mu.Unlock()
+	if s == nil {
+		return false
+	}
+	c.lander.pull = s.reader()
+	return true
+}
+
+// flush sends the answers that have gathered.
+func (c *inbound) flush() error {
+	if len(c.lander.answers) == 0 {
+		return nil
+	}
+	_, err := c.conn.Write(c.lander.answers)
+	c.lander.answers, c.lander.taken = c.lander.answers[:0], 0
+	return err
+}
+
+// read fills the buffers, which it uses up, and returns how many bytes have come: first those that were read ahead,
+// then straight from the socket.
+func (l *lander) read(into [][]byte) (uint64, error) {
+	var total uint64
+	advance := func(n int) {
+		total += uint64(n)
+		for len(into) > 0 && n >= len(into[0]) {
+			n -= len(into[0])
+			into = into[1:]
+		}
+		if n > 0 {
+			into[0] = into[0][n:]
+		}
+	}
+	for len(into) > 0 && l.in.Buffered() > 0 {
+		n, err := l.in.Read(into[0][:min(len(into[0]), l.in.Buffered())])
+		if err != nil {
+			return total, err
+		}
+		advance(n)
+	}
+	for len(into) > 0 {
+		var n int
+		var err error
+		rawErr := l.raw.Read(func(fd uintptr) bool {
+			n, err = readVector(int(fd), into)
+			return !errors.Is(err, syscall.EAGAIN)
+		})
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case rawErr != nil || err != nil:
+			return total, errors.Join(rawErr, err)
+		case n == 0:
+			return total, io.ErrUnexpectedEOF
+		}
+		advance(n)
+	}
+	return total, nil
+}
