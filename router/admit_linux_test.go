@@ -31,7 +31,7 @@ func (c fakeConn) NetConn() net.Conn {
 func TestPanicKeepsNoSlot(t *testing.T) {
 	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 	l := newCounted(limits.Limits{Concurrent: 1})
-	g := routertest.Start(t, s.Config, router.Parts{Limits: l})
+	g := routertest.Start(t, s.Config, router.Parts{Limiter: l})
 	server, client := net.Pipe()
 	defer client.Close()
 	served := make(chan error, 1)

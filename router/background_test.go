@@ -140,7 +140,7 @@ func startBackground(t *testing.T, n *routertest.Network, l limits.Limits, chang
 	if change != nil {
 		change(&cfg)
 	}
-	return e, routertest.Start(t, cfg, router.Parts{Limits: c, Responses: &rememberedHere{}}), c
+	return e, routertest.Start(t, cfg, router.Parts{Limiter: c, Responses: &rememberedHere{}}), c
 }
 
 // TestBackgroundNeedsALimit refuses background responses without a bound of what they may use from callers with limits, and from no others.
@@ -280,7 +280,7 @@ func TestBackgroundEnds(t *testing.T) {
 func TestBackgroundAtShutdown(t *testing.T) {
 	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		e, c := newBackgroundEngine(t, n), newCounted(limits.Limits{Tokens: 1 << 30})
-		r, err := router.New(config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "decode-0", URL: e.srv.URL}}}}}, router.Parts{Limits: c})
+		r, err := router.New(config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "decode-0", URL: e.srv.URL}}}}}, router.Parts{Limiter: c})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,8 +309,8 @@ func TestBackgroundOfTwoGateways(t *testing.T) {
 	e, one, two := newBackgroundEngine(t, nil), newCounted(limits.Limits{Concurrent: 1, Tokens: 1 << 30}), newCounted(limits.Limits{Concurrent: 1, Tokens: 1 << 30})
 	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "decode-0", URL: e.srv.URL}}}}}
 	known := &rememberedHere{}
-	first := routertest.Start(t, cfg, router.Parts{Limits: one, Responses: known})
-	second := routertest.Start(t, cfg, router.Parts{Limits: two, Responses: known})
+	first := routertest.Start(t, cfg, router.Parts{Limiter: one, Responses: known})
+	second := routertest.Start(t, cfg, router.Parts{Limiter: two, Responses: known})
 	t.Cleanup(first.Stop) // before the other one looks for what is left behind
 	if r := first.Post(routertest.PathResponses, backgroundBody); r.Status != 200 {
 		t.Fatalf("status %d: %s", r.Status, r.Body)

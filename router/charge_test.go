@@ -40,7 +40,7 @@ func TestUnendedMessagesAreCharged(t *testing.T) {
 				_, _ = io.WriteString(w, row.end)
 			})
 			l := newCounted(limits.Limits{Tokens: 1 << 30})
-			g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{Limits: l})
+			g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{Limiter: l})
 			g.Post(routertest.PathMessages, `{"model":"tiny","max_tokens":1000,"stream":true,"messages":[{"role":"user","content":"a"}]}`)
 			if used := l.ended(t, 1); used[0] != row.want {
 				t.Errorf("charged %v; want %d", used, row.want)
@@ -70,7 +70,7 @@ func TestChoicesAreCharged(t *testing.T) {
 				s := routertest.NewPool(t, connectorName, 1, 1, nil)
 				s.Config.Limits.Attempts = 1
 				l := newCounted(limits.Limits{Tokens: 1 << 30})
-				g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
+				g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limiter: l})
 				g.WaitWarm()
 				s.SetFaults(map[string][]routertest.Fault{"decode-0": row.faults})
 				body := fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":16,%s}`, prompt, row.body)
@@ -86,7 +86,7 @@ func TestChoicesAreCharged(t *testing.T) {
 	routertest.RunVirtual(t, "prompts", func(t *testing.T) {
 		s := routertest.NewPool(t, connector.NamePull, 1, 1, nil)
 		l := newCounted(limits.Limits{Tokens: 1 << 30})
-		g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
+		g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limiter: l})
 		g.WaitWarm()
 		g.Post(routertest.PathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":[%q,"b"],"n":2,"max_tokens":16}`, prompt))
 		if used := l.ended(t, 1); used[0] != 2*7+4*3 {
@@ -96,7 +96,7 @@ func TestChoicesAreCharged(t *testing.T) {
 	routertest.RunVirtual(t, "client leaves", func(t *testing.T) {
 		s := routertest.NewPool(t, connector.NamePull, 1, 1, nil)
 		l := newCounted(limits.Limits{Tokens: 1 << 30})
-		g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
+		g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limiter: l})
 		g.WaitWarm()
 		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Leg: "decode", Do: routertest.DoHang}}})
 		leave(t, g, fmt.Sprintf(`{"model":"tiny","prompt":%q,"n":3,"max_tokens":16}`, prompt), func() bool { return s.Decode[0].UnderWay() == 3 })
@@ -131,7 +131,7 @@ func TestTooLargeAnswersAreCharged(t *testing.T) {
 			s := routertest.NewPool(t, row.connector, 1, 1, nil)
 			s.Config.Limits.Answer, s.Config.Limits.Event = answer, event
 			l := newCounted(limits.Limits{Tokens: 1 << 30})
-			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
+			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limiter: l})
 			if row.connector != connector.NameNone {
 				g.WaitWarm()
 			}
@@ -166,7 +166,7 @@ func TestDeadlinesAreCharged(t *testing.T) {
 			s := routertest.NewPool(t, row.connector, 1, 1, nil)
 			s.Config.Timeouts.Request, s.Config.Timeouts.RequestTotal = 500*time.Millisecond, 500*time.Millisecond
 			l := newCounted(limits.Limits{Tokens: 1 << 30})
-			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
+			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limiter: l})
 			if row.connector != connector.NameNone {
 				g.WaitWarm()
 			}

@@ -27,7 +27,7 @@ func TestFault58DeadlineLeavesNothing(t *testing.T) {
 			s := routertest.NewPool(t, row.connector, 1, 1, nil)
 			s.Config.Timeouts.Request, s.Config.Timeouts.RequestTotal = 500*time.Millisecond, 500*time.Millisecond
 			limits := new(fakeLimiter)
-			g := routertest.Start(t, s.Config, router.Parts{Limits: limits, Planner: routertest.FirstUsable{}})
+			g := routertest.Start(t, s.Config, router.Parts{Limiter: limits, Planner: routertest.FirstUsable{}})
 			g.WaitWarm()
 			s.SetFaults(row.faults)
 			before := s.Cluster.Count("", "")

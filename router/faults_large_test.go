@@ -27,7 +27,7 @@ type countingLimiter struct {
 	reserved, charged []int
 }
 
-func (l *countingLimiter) Admit(_ auth.Principal, expected int) (edge.Lease, edge.Allowance) {
+func (l *countingLimiter) Acquire(_ auth.Principal, expected int) (edge.Lease, edge.Allowance) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reserved = append(l.reserved, expected)
@@ -77,7 +77,7 @@ func TestFault59AnswerTooLarge(t *testing.T) {
 				s, _, parts = routertest.NewPlane(t, 1, 2)
 			}
 			limits := new(countingLimiter)
-			parts.Planner, parts.Limits = routertest.FirstUsable{}, limits
+			parts.Planner, parts.Limiter = routertest.FirstUsable{}, limits
 			s.Config.Limits.Answer, s.Config.Limits.Event, s.Config.Limits.MaxParallelChoices = bound, bound, 8
 			s.Config.Health.Failures = 1
 			g := routertest.Start(t, s.Config, parts)
@@ -139,7 +139,7 @@ func TestFault59EventTooLarge(t *testing.T) {
 				_, _ = io.WriteString(conn, rawChunk(big))
 			})
 			limits := new(countingLimiter)
-			parts := router.Parts{Limits: limits, Planner: planner}
+			parts := router.Parts{Limiter: limits, Planner: planner}
 			cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{e}}}, Limits: config.Limits{Event: 64 << 10}}
 			cfg.Health.Failures = 1
 			g := routertest.Start(t, cfg, parts)

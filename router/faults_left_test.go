@@ -15,7 +15,7 @@ import (
 // fakeLimiter admits everybody, and counts whose requests have not ended.
 type fakeLimiter struct{ open atomic.Int64 }
 
-func (l *fakeLimiter) Admit(auth.Principal, int) (edge.Lease, edge.Allowance) {
+func (l *fakeLimiter) Acquire(auth.Principal, int) (edge.Lease, edge.Allowance) {
 	l.open.Add(1)
 	return l, edge.Allowance{}
 }
@@ -38,7 +38,7 @@ func TestFault58LeavesLegsBehind(t *testing.T) {
 		routertest.RunVirtual(t, row.name, func(t *testing.T) {
 			s := routertest.NewPool(t, row.connector, 1, 1, nil)
 			limits := new(fakeLimiter)
-			g := routertest.Start(t, s.Config, router.Parts{Limits: limits})
+			g := routertest.Start(t, s.Config, router.Parts{Limiter: limits})
 			g.WaitWarm()
 			s.SetFaults(row.faults)
 			before := s.Cluster.Count("", row.leg)

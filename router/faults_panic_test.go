@@ -53,7 +53,7 @@ func TestFault68Panic(t *testing.T) {
 				p := &panicky{Planner: routertest.FirstUsable{}}
 				p.from.Store(1 << 40)
 				l := newCounted(limits.Limits{Concurrent: 1})
-				g := routertest.Start(t, s.Config, router.Parts{Planner: p, Limits: l})
+				g := routertest.Start(t, s.Config, router.Parts{Planner: p, Limiter: l})
 				if connectorName != connector.NameNone {
 					g.WaitWarm()
 				}
@@ -158,7 +158,7 @@ type panickyLimiter struct {
 	ends atomic.Int64
 }
 
-func (l *panickyLimiter) Admit(auth.Principal, int) (edge.Lease, edge.Allowance) {
+func (l *panickyLimiter) Acquire(auth.Principal, int) (edge.Lease, edge.Allowance) {
 	return l, edge.Allowance{}
 }
 
@@ -180,7 +180,7 @@ func TestFault68PanicInTheLimits(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			s := routertest.NewPool(t, row.connector, 1, 1, nil)
 			l := new(panickyLimiter)
-			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limits: l})
+			g := routertest.Start(t, s.Config, router.Parts{Planner: routertest.FirstUsable{}, Limiter: l})
 			if row.connector != connector.NameNone {
 				g.WaitWarm()
 			}
@@ -217,7 +217,7 @@ func TestFault68PanicBeforeTheLimits(t *testing.T) {
 	})
 	defer e.Server.Close()
 	l := new(panickyLimiter)
-	g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{Responses: panickyResponses{}, Limits: l})
+	g := routertest.Start(t, routertest.AnyFleet(e), router.Parts{Responses: panickyResponses{}, Limiter: l})
 	g.Post(routertest.PathResponses, `{"model":"tiny","input":"b","store":true}`)
 	g.WaitIdle()
 	g.Summary(1)

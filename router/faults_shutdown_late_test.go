@@ -141,7 +141,7 @@ func TestFault66ShutdownBehindUnreadAnswers(t *testing.T) {
 			s, parts := routertest.NewPoolIn(t, routertest.NetOf(t), row.connector, 1, 1)
 			s.Config.Timeouts.Write, s.Config.Timeouts.Drain = time.Hour, time.Second
 			limits := new(fakeLimiter)
-			parts.Limits = limits
+			parts.Limiter = limits
 			g := routertest.Start(t, s.Config, parts)
 			if row.connector != connector.NameNone {
 				g.WaitWarm()

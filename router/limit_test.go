@@ -35,7 +35,7 @@ func newCounted(l limits.Limits) *counted {
 	return &counted{l: limits.New(nil, "", slog.New(slog.DiscardHandler)), limits: l}
 }
 
-func (c *counted) Admit(who auth.Principal, expected int) (edge.Lease, edge.Allowance) {
+func (c *counted) Acquire(who auth.Principal, expected int) (edge.Lease, edge.Allowance) {
 	mine, lookups := c.limits, limits.Lease{}
 	if expected == edge.ExpectedLookup { // as the command's limiter: lookups have a limit of concurrency of their own
 		var no *limits.Refusal
@@ -106,7 +106,7 @@ func TestFault63OverLimit(t *testing.T) {
 			s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
 			var log lockedBuffer
 			refused := make(chan string, 10)
-			g := routertest.Start(t, s.Config, router.Parts{Limits: newCounted(row.limits), Clients: routertest.Clients{}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+			g := routertest.Start(t, s.Config, router.Parts{Limiter: newCounted(row.limits), Clients: routertest.Clients{}, Log: slog.New(slog.NewTextHandler(&log, nil)),
 				Refused: func(status int, why string) { refused <- strconv.Itoa(status) + " " + why }})
 			for i := range row.admitted {
 				if r := g.Post(routertest.PathCompletions, routertest.PlainBody, "Authorization", good); r.Status != 200 || r.Header.Get("X-Ratelimit-Limit-"+strings.ToUpper(row.name[:1])+row.name[1:]) == "" {
@@ -149,7 +149,7 @@ func TestFault63Concurrent(t *testing.T) {
 		{Nth: 7, Do: routertest.DoReset}}}) // the last: a reset of a kept connection is asked again
 	l := newCounted(limits.Limits{Concurrent: 1})
 	s.Config.Limits.Attempts = 1
-	g := routertest.Start(t, s.Config, router.Parts{Limits: l})
+	g := routertest.Start(t, s.Config, router.Parts{Limiter: l})
 	for i := range 7 {
 		body := routertest.PlainBody
 		if i >= 3 {
@@ -197,7 +197,7 @@ func TestTokensAreCharged(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			s := routertest.NewPool(t, row.connector, 1, 1, nil)
 			l := newCounted(limits.Limits{Tokens: 1 << 30})
-			g := routertest.Start(t, s.Config, router.Parts{Limits: l})
+			g := routertest.Start(t, s.Config, router.Parts{Limiter: l})
 			s.SetFaults(map[string][]routertest.Fault{"decode-0": {row.fault}})
 			if row.leaves {
 				leave(t, g, row.body, func() bool { return s.Cluster.Count("", "") > 0 })
@@ -228,7 +228,7 @@ func TestStreamWithoutUsage(t *testing.T) {
 	}))
 	defer srv.Close()
 	l := newCounted(limits.Limits{Tokens: 1000})
-	g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "e", URL: srv.URL}}}}}, router.Parts{Limits: l})
+	g := routertest.Start(t, config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "e", URL: srv.URL}}}}}, router.Parts{Limiter: l})
 	r := g.Post(routertest.PathCompletions, routertest.StreamBody)
 	if r.Body != answer || r.Header.Get("X-Ratelimit-Remaining-Tokens") != "981" {
 		t.Errorf("got %q, header %v", r.Body, r.Header)

@@ -35,7 +35,7 @@ import (
 type Parts struct {
 	Planner fleet.Planner          // nil: policies.Default()
 	Clients edge.Authenticator     // nil: every caller is accepted
-	Limits  edge.Limiter           // nil: no caller is limited
+	Limiter edge.Limiter           // nil: no caller is limited
 	Records fleet.Records          // nil: no engine of connector kvplane can be paired
 	Stock   monitor.Stock          // asks stock engines for their ranks; nil: they are not asked
 	Reclaim reclaim.Agent          // tells stock engines what is not wanted any more; nil: what needs that stays held

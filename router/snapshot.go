@@ -77,7 +77,7 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, rere
 		Responses: parts.Responses, Observe: parts.Observe,
 	}
 	s.edge = edge.Snapshot{
-		Config: &s.cfg, Fleet: f, Limits: s.limits, Sealer: seal, Authenticator: parts.Clients, Limiter: parts.Limits, Responses: parts.Responses,
+		Config: &s.cfg, Fleet: f, BodyLimits: s.limits, Sealer: seal, Authenticator: parts.Clients, Limiter: parts.Limiter, Responses: parts.Responses,
 		Refused: parts.Refused, Exchange: &s.exchange,
 	}
 	if parts.Reclaim != nil {

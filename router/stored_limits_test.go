@@ -28,7 +28,7 @@ type fakeBudget struct {
 	holds atomic.Int64
 }
 
-func (f *fakeBudget) Admit(auth.Principal, int) (edge.Lease, edge.Allowance) {
+func (f *fakeBudget) Acquire(auth.Principal, int) (edge.Lease, edge.Allowance) {
 	if f.holds.Add(1) > f.max {
 		f.holds.Add(-1)
 		return nil, edge.Allowance{Over: "concurrent"}
@@ -48,7 +48,7 @@ func TestStoredBehindLimits(t *testing.T) {
 	}{{0, 429, 0}, {1, 404, 20}} {
 		facts, budget := new(fakeAsked), &fakeBudget{max: row.max}
 		e := newFakeKeeper(t, "decode-0")
-		g := routertest.Start(t, routertest.AnyFleet(e.AnyEngine), router.Parts{Responses: facts, Limits: budget})
+		g := routertest.Start(t, routertest.AnyFleet(e.AnyEngine), router.Parts{Responses: facts, Limiter: budget})
 		for range 10 {
 			for _, r := range []routertest.Reply{
 				g.Ask("GET", routertest.PathResponses+"/resp_0123456789abcdef0123456789abcdef"),

@@ -119,7 +119,7 @@ func leaves(t *testing.T, n *routertest.Network, connectorName, where, body stri
 // leavingLimiter has a client leave while its request is admitted.
 type leavingLimiter struct{ leave func() }
 
-func (l leavingLimiter) Admit(auth.Principal, int) (edge.Lease, edge.Allowance) {
+func (l leavingLimiter) Acquire(auth.Principal, int) (edge.Lease, edge.Allowance) {
 	l.leave()
 	return nil, edge.Allowance{}
 }
@@ -132,7 +132,7 @@ func TestFault58LeavesBeforeItsLegs(t *testing.T) {
 				s, parts := routertest.NewPoolIn(t, routertest.NetOf(t), connectorName, 1, 1)
 				s.Config.Limits.MaxParallelChoices = 8
 				leave := func() {}
-				parts.Limits = leavingLimiter{func() { leave() }}
+				parts.Limiter = leavingLimiter{func() { leave() }}
 				g := routertest.Start(t, s.Config, parts)
 				if connectorName != connector.NameNone && connectorName != connector.NameSGLang {
 					g.WaitWarm()

@@ -27,7 +27,7 @@ func TestFault63RefusedAtOnce(t *testing.T) {
 			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
 				s.Config.Models[0].MaxConcurrentRequests, s.Config.Limits.Queue = 1, new(1)
-				parts.Clients, parts.Limits = routertest.Clients{}, newCounted(row.limits)
+				parts.Clients, parts.Limiter = routertest.Clients{}, newCounted(row.limits)
 				gate := make(chan struct{})
 				s.Decode[0].HoldUntil(gate)
 				g := routertest.StartIn(t, n, s.Config, parts)

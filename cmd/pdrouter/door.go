@@ -79,7 +79,7 @@ func (d *door) take(ln net.Listener) {
 			d.pass(conn)
 			continue
 		}
-		if errors.Is(err, net.ErrClosed) || d.left(ln) { // one that is shut down has errors of its own
+		if errors.Is(err, net.ErrClosed) || d.closing(ln) { // one that is shut down has errors of its own
 			return
 		}
 		if d.log != nil && !tooMany(err) {
@@ -89,8 +89,8 @@ func (d *door) take(ln net.Listener) {
 	}
 }
 
-// left reports whether the listener is, or is about to be, closed: last hands on what it still has.
-func (d *door) left(ln net.Listener) bool {
+// closing reports whether the listener is, or is about to be, closed: last hands on what it still has.
+func (d *door) closing(ln net.Listener) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.closed || d.ln != ln

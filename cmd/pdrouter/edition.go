@@ -167,7 +167,7 @@ func (g *gateway) partsOf(e *edition, merged config.Config) router.Parts {
 	if clients, _ := e.clients.who.(*auth.Clients); clients != nil {
 		parts.Clients = clients
 	}
-	parts.Limits = clientLimits{g.limiter, e.l.Tenants}
+	parts.Limiter = clientLimits{g.limiter, e.l.Tenants}
 	if file := e.l.Auth.ControlTokenFile; file != "" {
 		parts.Token = client.TokenFile(file)
 	}

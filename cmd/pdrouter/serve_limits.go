@@ -14,8 +14,8 @@ type clientLimits struct {
 	tenants tenantsConfig
 }
 
-// Admit implements edge.Limiter.
-func (c clientLimits) Admit(who auth.Principal, expected int) (edge.Lease, edge.Allowance) {
+// Acquire implements edge.Limiter.
+func (c clientLimits) Acquire(who auth.Principal, expected int) (edge.Lease, edge.Allowance) {
 	now, mine := time.Now(), c.tenants.of(who)
 	if mine == (limits.Limits{}) {
 		return nil, edge.Allowance{}

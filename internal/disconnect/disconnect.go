@@ -9,19 +9,19 @@ import "net"
 
 // Notifier is a connection that is no socket and tells itself when its peer has left, such as a connection in memory.
 type Notifier interface {
-	// NotifyDisconnect has left called once, when the peer has left, or at once if it has left already. left replaces the function of an
+	// NotifyDisconnect has onGone called once, when the peer has left, or at once if it has left already. onGone replaces the function of an
 	// earlier call.
-	NotifyDisconnect(left func())
+	NotifyDisconnect(onGone func())
 }
 
 // watchedConn is one watched connection. The watcher's lock guards it. The kernel uses the file descriptor of a closed connection again
 // for another connection; closing it has taken it out of epoll. conn and turn tell the two apart.
 type watchedConn struct {
-	conn net.Conn
-	turn int32
-	gone bool
-	left func() // nil between two requests
-	n    uint64 // watches so far
+	conn   net.Conn
+	turn   int32
+	gone   bool
+	onGone func() // nil between two requests
+	n      uint64 // watches so far
 }
 
 // innermost is the connection that conn wraps.
@@ -36,21 +36,21 @@ func innermost(conn net.Conn) net.Conn {
 }
 
 // notified watches a connection that is no socket. It reports false if the connection is no Notifier.
-func (g *Watcher) notified(conn net.Conn, left func()) (Watch, bool) {
+func (g *Watcher) notified(conn net.Conn, onGone func()) (Watch, bool) {
 	c, ok := conn.(Notifier)
 	if !ok {
 		return Watch{}, false
 	}
-	w := &watchedConn{left: left}
+	w := &watchedConn{onGone: onGone}
 	c.NotifyDisconnect(func() {
 		g.mu.Lock()
-		left := w.left
-		if w.left = nil; g.closed {
-			left = nil
+		onGone := w.onGone
+		if w.onGone = nil; g.closed {
+			onGone = nil
 		}
 		g.mu.Unlock()
-		if left != nil {
-			left()
+		if onGone != nil {
+			onGone()
 		}
 	})
 	return Watch{g, w, 0}, true
@@ -63,14 +63,14 @@ type Watch struct {
 	n uint64
 }
 
-// Stop ends the watch. If the peer leaves at this moment, left may still be called once.
+// Stop ends the watch. If the peer leaves at this moment, onGone may still be called once.
 func (w Watch) Stop() {
 	if w.g == nil {
 		return
 	}
 	w.g.mu.Lock()
 	if w.w.n == w.n {
-		w.w.left = nil
+		w.w.onGone = nil
 	}
 	w.g.mu.Unlock()
 }

@@ -33,18 +33,18 @@ func New() *Watcher {
 	return &Watcher{conns: make(map[int32]*watchedConn), known: make(map[net.Conn]*watchedConn)}
 }
 
-// Watch calls left once, when the peer of conn has left: on the watcher's goroutine, or before Watch returns if the peer has left
-// already. left must not block. Watch reports false if conn cannot be watched: it is neither a socket nor a Notifier. Stop the watch
+// Watch calls onGone once, when the peer of conn has left: on the watcher's goroutine, or before Watch returns if the peer has left
+// already. onGone must not block. Watch reports false if conn cannot be watched: it is neither a socket nor a Notifier. Stop the watch
 // before conn is closed or used for another request.
-func (g *Watcher) Watch(conn net.Conn, left func()) (Watch, bool) {
+func (g *Watcher) Watch(conn net.Conn, onGone func()) (Watch, bool) {
 	inner := innermost(conn)
 	sc, ok := inner.(syscall.Conn)
 	if !ok {
-		return g.notified(inner, left)
+		return g.notified(inner, onGone)
 	}
-	if w, n, gone := g.again(inner, left); w != nil {
+	if w, n, gone := g.again(inner, onGone); w != nil {
 		if gone {
-			left()
+			onGone()
 		}
 		return Watch{g, w, n}, true
 	}
@@ -52,7 +52,7 @@ func (g *Watcher) Watch(conn net.Conn, left func()) (Watch, bool) {
 	if err != nil {
 		return Watch{}, false
 	}
-	w := &watchedConn{conn: inner, left: left}
+	w := &watchedConn{conn: inner, onGone: onGone}
 	if cerr := raw.Control(func(fd uintptr) { err = g.add(int32(fd), w) }); cerr != nil || err != nil {
 		return Watch{}, false
 	}
@@ -60,14 +60,14 @@ func (g *Watcher) Watch(conn net.Conn, left func()) (Watch, bool) {
 }
 
 // again watches a connection that the kernel knows for its next request. It returns nil if the kernel does not.
-func (g *Watcher) again(conn net.Conn, left func()) (w *watchedConn, n uint64, gone bool) {
+func (g *Watcher) again(conn net.Conn, onGone func()) (w *watchedConn, n uint64, gone bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if w = g.known[conn]; w == nil || g.closed {
 		return nil, 0, false
 	}
 	if !w.gone {
-		w.left = left
+		w.onGone = onGone
 		w.n++
 	}
 	return w, w.n, w.gone
@@ -142,8 +142,8 @@ func (g *Watcher) run() {
 			return
 		}
 		for _, e := range events[:max(n, 0)] {
-			if left := g.event(e); left != nil {
-				left()
+			if onGone := g.event(e); onGone != nil {
+				onGone()
 			}
 		}
 	}
@@ -165,9 +165,9 @@ func (g *Watcher) event(e unix.EpollEvent) func() {
 		return nil
 	}
 	w.gone = true
-	left := w.left
-	w.left = nil
-	return left
+	onGone := w.onGone
+	w.onGone = nil
+	return onGone
 }
 
 // leftSocket reports whether the peer has closed its half: the next read would find the end of the bytes or an error. It also reports

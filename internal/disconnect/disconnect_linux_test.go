@@ -80,8 +80,8 @@ func TestLeft(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			g := watcher(t)
 			s, c := sockets(t, listen(t))
-			left, ch := signal()
-			if _, ok := g.Watch(s, left); !ok {
+			onGone, ch := signal()
+			if _, ok := g.Watch(s, onGone); !ok {
 				t.Fatal("not watched")
 			}
 			quietFor(t, ch)
@@ -98,8 +98,8 @@ func TestLeft(t *testing.T) {
 			g := watcher(t)
 			s, c := sockets(t, listen(t))
 			tt.leave(c)
-			left, ch := signal()
-			if _, ok := g.Watch(s, left); !ok {
+			onGone, ch := signal()
+			if _, ok := g.Watch(s, onGone); !ok {
 				t.Fatal("not watched")
 			}
 			wait(t, ch)
@@ -110,8 +110,8 @@ func TestLeft(t *testing.T) {
 func TestBytesAreNoEnd(t *testing.T) {
 	g := watcher(t)
 	s, c := sockets(t, listen(t))
-	left, ch := signal()
-	g.Watch(s, left)
+	onGone, ch := signal()
+	g.Watch(s, onGone)
 	c.Write([]byte("GET / HTTP/1.1\r\n"))
 	quietFor(t, ch)
 	c.Close()
@@ -129,9 +129,9 @@ func TestStop(t *testing.T) {
 	w.Stop()
 	w.Stop()
 	// The next request on the same connection.
-	left, ch := signal()
+	onGone, ch := signal()
 	old := w
-	w, ok = g.Watch(s, left)
+	w, ok = g.Watch(s, onGone)
 	old.Stop()
 	if !ok || len(g.conns) != 1 {
 		t.Fatalf("watched again: %v, %d registrations", ok, len(g.conns))
@@ -157,8 +157,8 @@ func TestLeftBetweenRequests(t *testing.T) {
 		gone = w.w.gone
 		g.mu.Unlock()
 	}
-	left, ch := signal()
-	g.Watch(s, left)
+	onGone, ch := signal()
+	g.Watch(s, onGone)
 	select {
 	case <-ch:
 	default:
@@ -176,8 +176,8 @@ func TestDescriptorUsedAgain(t *testing.T) {
 	for i := range 200 {
 		s, c := sockets(t, ln)
 		var told atomic.Int32
-		left, ch := signal()
-		w, ok := g.Watch(s, func() { told.Add(1); left() })
+		onGone, ch := signal()
+		w, ok := g.Watch(s, func() { told.Add(1); onGone() })
 		if !ok {
 			t.Fatal("not watched")
 		}
@@ -210,12 +210,12 @@ func TestDescriptorUsedAgain(t *testing.T) {
 func TestMany(t *testing.T) {
 	g := watcher(t)
 	ln := listen(t)
-	var left sync.WaitGroup
+	var allGone sync.WaitGroup
 	var clients []*net.TCPConn
 	for range 300 {
 		s, c := sockets(t, ln)
-		left.Add(1)
-		if _, ok := g.Watch(s, left.Done); !ok {
+		allGone.Add(1)
+		if _, ok := g.Watch(s, allGone.Done); !ok {
 			t.Fatal("not watched")
 		}
 		clients = append(clients, c)
@@ -224,7 +224,7 @@ func TestMany(t *testing.T) {
 		go c.Close()
 	}
 	done := make(chan struct{})
-	go func() { left.Wait(); close(done) }()
+	go func() { allGone.Wait(); close(done) }()
 	wait(t, done)
 }
 
@@ -272,10 +272,10 @@ func BenchmarkWatch(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer s.Close()
-	left := func() {}
+	onGone := func() {}
 	b.ReportAllocs()
 	for b.Loop() {
-		w, _ := g.Watch(s, left)
+		w, _ := g.Watch(s, onGone)
 		w.Stop()
 	}
 }

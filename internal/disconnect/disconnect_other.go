@@ -16,10 +16,10 @@ type Watcher struct {
 // New returns a Watcher.
 func New() *Watcher { return new(Watcher) }
 
-// Watch calls left once, when the peer of conn has left. left must not block. Watch reports false if conn is no Notifier. Stop the watch
+// Watch calls onGone once, when the peer of conn has left. onGone must not block. Watch reports false if conn is no Notifier. Stop the watch
 // before conn is closed or used for another request.
-func (g *Watcher) Watch(conn net.Conn, left func()) (Watch, bool) {
-	return g.notified(innermost(conn), left)
+func (g *Watcher) Watch(conn net.Conn, onGone func()) (Watch, bool) {
+	return g.notified(innermost(conn), onGone)
 }
 
 // Close ends the watcher. No function is called afterwards.

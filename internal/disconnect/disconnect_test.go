@@ -10,19 +10,19 @@ import (
 // memory is a connection in memory that is told of its peer by the test.
 type memory struct {
 	net.Conn
-	gone bool
-	left func()
+	gone   bool
+	onGone func()
 }
 
-func (m *memory) NotifyDisconnect(left func()) {
-	if m.left = left; m.gone {
-		left()
+func (m *memory) NotifyDisconnect(onGone func()) {
+	if m.onGone = onGone; m.gone {
+		onGone()
 	}
 }
 
 func (m *memory) leave() {
-	if m.gone = true; m.left != nil {
-		m.left()
+	if m.gone = true; m.onGone != nil {
+		m.onGone()
 	}
 }
 
@@ -34,10 +34,10 @@ func (w wrapper) NetConn() net.Conn { return w.Conn }
 // TestNotifier watches connections that tell themselves when their peer has left.
 func TestNotifier(t *testing.T) {
 	watcher, told := disconnect.New(), 0
-	left := func() { told++ }
+	onGone := func() { told++ }
 	watch := func(c net.Conn) disconnect.Watch {
 		t.Helper()
-		w, ok := watcher.Watch(c, left)
+		w, ok := watcher.Watch(c, onGone)
 		if !ok {
 			t.Fatal("not watched")
 		}

@@ -119,7 +119,7 @@ type memFlow struct {
 	eof      bool   // the writer has closed
 	broken   error  // what comes in place of more bytes
 	gone     bool   // the reader has closed
-	left     func() // called at eof; may be nil
+	onGone   func() // called at eof; may be nil
 	deadline [2]memDeadline
 }
 
@@ -156,12 +156,12 @@ func (f *memFlow) end(broken error) {
 	if f.eof = true; broken != nil && f.broken == nil {
 		f.broken, f.bytes = broken, nil
 	}
-	left := f.left
-	f.left = nil
+	onGone := f.onGone
+	f.onGone = nil
 	f.moved.Broadcast()
 	f.mu.Unlock()
-	if left != nil {
-		left()
+	if onGone != nil {
+		onGone()
 	}
 }
 
@@ -231,17 +231,17 @@ func (c *memConn) Write(p []byte) (n int, err error) {
 	}
 }
 
-// NotifyDisconnect calls left when the other end has closed.
-func (c *memConn) NotifyDisconnect(left func()) {
+// NotifyDisconnect calls onGone when the other end has closed.
+func (c *memConn) NotifyDisconnect(onGone func()) {
 	f := c.in
 	f.mu.Lock()
 	eof := f.eof
 	if !eof {
-		f.left = left
+		f.onGone = onGone
 	}
 	f.mu.Unlock()
 	if eof {
-		left()
+		onGone()
 	}
 }
 

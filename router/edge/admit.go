@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"pdrouter/auth"
 	"pdrouter/router/admission"
 	"pdrouter/router/config"
 	"pdrouter/router/exchange"
@@ -21,9 +22,9 @@ import (
 type request struct {
 	exchange.Request
 	srv   *Edge
-	s     *Snapshot
+	edge  *Snapshot // what it is read, checked and admitted by; ServedBy is what its exchange is served by
 	route *route
-	who   principal
+	who   auth.Principal
 	name  string             // what stands in the path, where the route has a name in it
 	ctype string             // of a form
 	query string             // of the path, where it means something
@@ -33,7 +34,7 @@ type request struct {
 	fan   *fanout.Fan        // instead of x, where each choice is served by itself
 }
 
-// panicked gives back what the request holds.
+// panicked ends a request whose handling panicked.
 func (q *request) panicked(v any) {
 	switch {
 	case q.fan != nil:
@@ -41,14 +42,15 @@ func (q *request) panicked(v any) {
 	case q.x != nil:
 		q.x.Panicked(v)
 	default:
-		q.giveBack(exchange.UsedTokens{})
+		q.release(exchange.UsedTokens{})
 	}
 }
 
-// Ended gives back what was taken for the request, also if this panics. The lease of a background response is held until that has ended.
+// Ended implements exchange.Caller. It releases what was taken for the request, also if this panics. The lease of a background response is
+// held until that has ended.
 func (q *request) Ended(x *exchange.Exchange) {
 	var used exchange.UsedTokens
-	defer func() { q.giveBack(used) }()
+	defer func() { q.release(used) }()
 	if q.Body.Unsplittable == openai.UnsplitStored {
 		q.observeResponse(x)
 	}
@@ -60,11 +62,11 @@ func (q *request) Ended(x *exchange.Exchange) {
 	used = x.Used()
 }
 
-// FanEnded gives back what was taken for the request.
-func (q *request) FanEnded(used exchange.UsedTokens) { q.giveBack(used) }
+// FanEnded releases what was taken for the request.
+func (q *request) FanEnded(used exchange.UsedTokens) { q.release(used) }
 
-// giveBack gives back the request's place, and ends its lease with what it has used.
-func (q *request) giveBack(used exchange.UsedTokens) {
+// release gives back the request's place, and ends its lease of limits with what the request has used. It may be called twice.
+func (q *request) release(used exchange.UsedTokens) {
 	q.slot.Release()
 	if q.lease != nil {
 		q.lease.Done(used.Total())
@@ -76,7 +78,7 @@ func (q *request) giveBack(used exchange.UsedTokens) {
 // found.
 func (q *request) read(body []byte) (e *openai.Error) {
 	if q.route.does == askStored {
-		q.readStored()
+		q.Body = openai.AskStored(q.route.method)
 		return nil
 	}
 	if q.Body, e = q.parse(body); e != nil {
@@ -85,7 +87,7 @@ func (q *request) read(body []byte) (e *openai.Error) {
 	if q.Body.Model == "" {
 		return openai.ErrBadRequest(reason.MissingModel, "model", "The field model is missing.")
 	}
-	if q.Model, q.Adapter = q.s.Fleet.Find(q.Body.Model); q.Model == nil {
+	if q.Model, q.Adapter = q.edge.Fleet.Find(q.Body.Model); q.Model == nil {
 		e := openai.ErrNoModel(q.Body.Model)
 		return ofCaller(e, q.who, e.Model)
 	}
@@ -96,15 +98,16 @@ func (q *request) read(body []byte) (e *openai.Error) {
 func (q *request) parse(body []byte) (*openai.Body, *openai.Error) {
 	switch q.route.does {
 	case pass:
-		return openai.ParsePassed(q.route.shape, body, q.s.Limits)
+		return openai.ParsePassed(q.route.shape, body, q.edge.BodyLimits)
 	case passForm:
-		return openai.ParseForm(q.ctype, body, q.s.Limits)
+		return openai.ParseForm(q.ctype, body, q.edge.BodyLimits)
 	}
-	return openai.ParseBody(q.route.shape, body, q.s.Limits)
+	return openai.ParseBody(q.route.shape, body, q.edge.BodyLimits)
 }
 
-// admit checks the request and the limits of its caller. set sets headers of the answer, whatever that is.
-func (q *request) admit(body *clientBody, set func(name, value string)) (e *openai.Error) {
+// check reads the request, checks it, and takes the lease of its caller's limits. set sets headers of the answer, whatever that is. If check
+// returns an error, the request holds nothing.
+func (q *request) check(body *clientBody, set func(name, value string)) (e *openai.Error) {
 	if e = q.read(body.bytes); e != nil {
 		return e
 	}
@@ -114,36 +117,36 @@ func (q *request) admit(body *clientBody, set func(name, value string)) (e *open
 			return e
 		}
 	}
-	if !body.charge(q.copies(), int(q.s.Config.Limits.BodyMemory)) {
+	if !body.charge(q.copies(), int(q.edge.Config.Limits.BodyMemory)) {
 		return errBodyMemory()
 	}
 	if q.Body.Urgent = q.who.Has(ScopePriority); q.Body.Priority != 0 && !q.Body.Urgent {
 		q.Body.Removed = true
 	}
-	if q.s.Sealer != nil {
-		q.Body.Sealed = q.s.Sealer.Seal(q.who.Tenant, q.Body.Salt)
+	if q.edge.Sealer != nil {
+		q.Body.Sealed = q.edge.Sealer.Seal(q.who.Tenant, q.Body.Salt)
 		if q.Body.Has(openai.OwnMediaID) {
-			q.Body.MediaIDs = q.s.Sealer.MediaIDs(q.who.Tenant)
+			q.Body.MediaIDs = q.edge.Sealer.MediaIDs(q.who.Tenant)
 		}
 	}
-	if limits := q.s.Limiter; limits != nil {
+	if limits := q.edge.Limiter; limits != nil {
 		expected := expectedTokens(q.Body)
 		if q.route.does == askStored {
 			expected = ExpectedLookup
 		}
-		lease, allowed := limits.Admit(q.who, expected)
+		lease, allowed := limits.Acquire(q.who, expected)
 		allowed.setHeaders(set)
 		if lease == nil && allowed.Over != "" {
 			return ofCaller(errOverLimit(allowed), q.who, q.model())
 		}
 		q.lease = lease
-		e = q.holdLease(allowed)
+		e = q.wrapBackgroundLease(allowed) // of requests without background: true it stays as it is
 	}
 	if e == nil {
-		e = q.findStored(context.Background())
+		e = q.findStored(context.Background()) // does nothing unless the request names a stored response
 	}
 	if e != nil {
-		q.giveBack(exchange.UsedTokens{})
+		q.release(exchange.UsedTokens{})
 	}
 	return e
 }
@@ -151,7 +154,7 @@ func (q *request) admit(body *clientBody, set func(name, value string)) (e *open
 // copies is at most how many bytes are copied of the body for both legs of each of its choices, while they are sent.
 func (q *request) copies() int {
 	if q.route.does == generate && q.Body.ServesChoicesApart(q.Model.Connector.Traits().RequiresSplit) {
-		return 2 * min(q.Body.Choices(), q.s.Config.Limits.MaxParallelChoices) * q.Body.Copies(true)
+		return 2 * min(q.Body.Choices(), q.edge.Config.Limits.MaxParallelChoices) * q.Body.Copies(true)
 	}
 	return 2 * q.Body.Copies(false)
 }
@@ -167,6 +170,29 @@ func (q *request) permitted() *openai.Error {
 	return nil
 }
 
+// servable refuses bodies that neither two engines of the model can serve together nor one alone.
+func (q *request) servable() *openai.Error {
+	if !q.Model.Connector.Traits().RequiresSplit || q.route.does != generate {
+		return nil
+	}
+	if q.Body.Shape != openai.ShapeCompletions && q.Body.Shape != openai.ShapeChat { // no room is put into them, nor by SGLang's own router
+		return openai.ErrBadRequest(reason.BadField, "model", "The model `%s` is not served on %s.", openai.Clip(q.Body.Model, 256), q.route.path)
+	}
+	switch why := q.Body.Unsplittable; {
+	case why == openai.UnsplitEcho, why == openai.UnsplitLogprobs, why == openai.UnsplitEmbedding, why == openai.UnsplitBestOf, why == openai.UnsplitBeam:
+		return openai.ErrBadRequest(reason.BadField, "", "The model `%s` does not serve requests with %s.", openai.Clip(q.Body.Model, 256), why)
+	case q.Body.Choices() > 1 && (q.Body.Choices() > q.edge.Config.Limits.MaxParallelChoices || !q.Body.ServesChoicesApart(true)):
+		return openai.ErrBadRequest(reason.OverCap, "n", "The model `%s` does not serve so many choices with these parameters.", openai.Clip(q.Body.Model, 256))
+	}
+	return nil
+}
+
+// ofCaller adds to an error, for the log, who was refused which model.
+func ofCaller(e *openai.Error, who auth.Principal, model string) *openai.Error {
+	e.Subject, e.Tenant, e.Model = who.Subject, who.Tenant, model
+	return e
+}
+
 // model is the name of the model, "" as long as it is not known.
 func (q *request) model() string {
 	if q.Model == nil {
@@ -178,11 +204,12 @@ func (q *request) model() string {
 // ScopePriority lets a caller say how urgent a request is, in X-Vllm-Priority or in the body.
 const ScopePriority = "priority"
 
-// enter gets an admitted request a place with the model's engines. It may wait for one, on the goroutine of the client's connection.
-// header is the client's X-Vllm-Priority. If enter returns an error, it has given back what the request held.
-func (srv *Edge) enter(q *request, conn net.Conn, header []byte) *openai.Error {
-	if l, ok := q.lease.(*stored.Lease); ok && !srv.Backgrounds.Admit(l, q.s.Config.Limits.Background) {
-		q.giveBack(exchange.UsedTokens{})
+// admit gets a checked request a place with the model's engines, and so to an exchange. It may wait for one, on the goroutine of the client's
+// connection. header is the client's X-Vllm-Priority. If admit returns an error, the request holds nothing any more.
+func (srv *Edge) admit(q *request, conn net.Conn, header []byte) *openai.Error {
+	// Only background: true has a stored.Lease.
+	if l, ok := q.lease.(*stored.Lease); ok && !srv.Backgrounds.Reserve(l, q.edge.Config.Limits.Background) {
+		q.release(exchange.UsedTokens{})
 		return ofCaller(errTooManyBackground(), q.who, q.Model.Name)
 	}
 	g := q.Model.Queue
@@ -192,7 +219,7 @@ func (srv *Edge) enter(q *request, conn net.Conn, header []byte) *openai.Error {
 		got.Slot = s
 	} else if got, w = g.Enqueue(q.standing(header), q.Arrived); w != nil {
 		q.Checked = time.Since(q.Arrived)
-		late := time.AfterFunc(q.s.Config.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
+		late := time.AfterFunc(q.edge.Config.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
 		watch, _ := srv.Disconnects.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
 		select {
 		case got = <-w.Done():
@@ -210,14 +237,14 @@ func (srv *Edge) enter(q *request, conn net.Conn, header []byte) *openai.Error {
 	if got.Why == reason.None {
 		return nil
 	}
-	q.giveBack(exchange.UsedTokens{})
+	q.release(exchange.UsedTokens{})
 	return ofCaller(openai.ErrQueue(got.Why, q.Model.Name), q.who, q.Model.Name)
 }
 
 // standing is how urgent the request is: the more the sooner. Callers with the scope say so themselves, in the engines' way: the
 // less the sooner; the head goes before the body.
 func (q *request) standing(header []byte) int {
-	p := q.s.Config.Priorities[q.who.Tenant]
+	p := q.edge.Config.Priorities[q.who.Tenant]
 	if q.Body != nil && q.Body.Urgent {
 		if q.Body.Priority != 0 {
 			p = -q.Body.Priority

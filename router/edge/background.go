@@ -9,9 +9,9 @@ import (
 	"pdrouter/router/stored"
 )
 
-// holdLease requires a limit of the answer from callers with token or concurrency limits who ask for a background response, and marks
-// the lease to be held until the response ends.
-func (q *request) holdLease(allowed Allowance) *openai.Error {
+// wrapBackgroundLease makes the lease of a background response a stored.Lease, which is held until the response ends, and requires a limit of
+// the answer for it. It does nothing for other requests, and for callers without token or concurrency limits.
+func (q *request) wrapBackgroundLease(allowed Allowance) *openai.Error {
 	if q.Body.Unsplittable != openai.UnsplitBackground || q.lease == nil || allowed.Tokens.Limit == 0 && allowed.Concurrent == 0 {
 		return nil
 	}

@@ -14,13 +14,6 @@ import (
 	"pdrouter/router/reason"
 )
 
-// bodyFraming is what a request's head says of where its body ends, and of what follows it.
-type bodyFraming struct {
-	length  int64 // bytes of the body; -1 if it is chunked
-	expects bool  // the client waits for 100 Continue before it sends the body
-	closes  bool  // the client sends no further request on the connection
-}
-
 // roomSizes are the capacities that a body's buffer grows through. Past the last it doubles. So a client has sent an eighth
 // of what its body occupies, or the body occupies the first of these.
 var roomSizes = [...]int{8 << 10, 64 << 10, 512 << 10}
@@ -61,8 +54,9 @@ func (t *tenantBytes) add(tenant string, n, limit int) bool {
 	return true
 }
 
-// clientBody is the body of one request, as its client sent it. It is in use until everyone who retains it has released it: the
-// handler, the request's exchange, and each leg that is sent from its bytes. Then its buffer serves another request.
+// clientBody is the body of one request, as its client sent it: the bytes of an openai.Body, whose Memory it is. It is in use until all who
+// have retained it have released it: the handler, the request's exchange, and each leg that is sent from its bytes. Then its buffer serves
+// another request.
 type clientBody struct {
 	bytes  []byte
 	from   *clientBodies
@@ -179,7 +173,7 @@ const mostUnused = 4 << 10
 
 // readBody reads the body of a request, which the caller then holds.
 func (srv *Edge) readBody(a *clientConn, q *request, f bodyFraming) (*clientBody, *openai.Error) {
-	most, cfg := int(q.s.Config.Limits.Body), q.s.Config
+	most, cfg := int(q.edge.Config.Limits.Body), q.edge.Config
 	if !q.route.does.reads() {
 		most = min(most, mostUnused)
 	}
@@ -227,7 +221,7 @@ func (srv *Edge) errUnfinished() *openai.Error {
 // readInto appends what follows the head to b. An error that is an *Error says what is wrong with the bytes.
 func (a *clientConn) readInto(b *clientBody, most, memory int) error {
 	if !a.chunked {
-		if err := a.readPart(b, int(a.left), memory); err != nil {
+		if err := a.readPart(b, int(a.bodyLeft), memory); err != nil {
 			return err
 		}
 		a.open = false
@@ -246,7 +240,7 @@ func (a *clientConn) readInto(b *clientBody, most, memory int) error {
 		case size > int64(most-len(b.bytes)):
 			return openai.ErrTooLarge(most)
 		}
-		a.left = size
+		a.bodyLeft = size
 		if err = a.readPart(b, most, memory); err != nil {
 			return err
 		}
@@ -261,7 +255,7 @@ func (a *clientConn) readInto(b *clientBody, most, memory int) error {
 
 // readPart reads what is left of the body, or of its chunk. The body will have at most most bytes.
 func (a *clientConn) readPart(b *clientBody, most, memory int) error {
-	for a.left > 0 {
+	for a.bodyLeft > 0 {
 		if len(a.buffered) == 0 && len(b.bytes) == 0 { // hold no buffer until there are bytes
 			if err := a.fill(); err != nil {
 				return err
@@ -272,10 +266,10 @@ func (a *clientConn) readPart(b *clientBody, most, memory int) error {
 				return e
 			}
 		}
-		to := b.bytes[len(b.bytes):min(int64(cap(b.bytes)), int64(len(b.bytes))+a.left)]
+		to := b.bytes[len(b.bytes):min(int64(cap(b.bytes)), int64(len(b.bytes))+a.bodyLeft)]
 		n, err := a.readSome(to)
-		b.bytes, a.left = b.bytes[:len(b.bytes)+n], a.left-int64(n)
-		if err != nil && a.left > 0 {
+		b.bytes, a.bodyLeft = b.bytes[:len(b.bytes)+n], a.bodyLeft-int64(n)
+		if err != nil && a.bodyLeft > 0 {
 			return unexpected(err)
 		}
 	}

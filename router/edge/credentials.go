@@ -3,9 +3,11 @@ package edge
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"pdrouter/auth"
+	"pdrouter/router/openai"
 )
 
 // keyed reports whether clients of the route may show their credentials as X-Api-Key, as those of Anthropic's API do.
@@ -35,4 +37,31 @@ func withKey(authorization, key string) (string, error) {
 		return bearer, nil
 	}
 	return "", &auth.Error{Code: auth.InvalidToken, Err: errors.New("the headers Authorization and X-Api-Key differ")}
+}
+
+// errRefused answers credentials that were not accepted. The body is the same whatever was wrong with them.
+func errRefused(err error) *openai.Error {
+	status := http.StatusUnauthorized
+	var refused interface{ HTTPStatus() int }
+	if errors.As(err, &refused) {
+		status = refused.HTTPStatus()
+	}
+	var e *openai.Error
+	switch status {
+	case http.StatusServiceUnavailable:
+		return openai.ErrNoKeys(err)
+	case http.StatusForbidden:
+		e = openai.ErrForbidden(err)
+	default:
+		e = openai.ErrUnauthorized(err)
+	}
+	var challenge interface{ Challenge() string }
+	if errors.As(err, &challenge) {
+		e.Challenge = challenge.Challenge()
+	}
+	var known interface{ Subject() string }
+	if errors.As(err, &known) {
+		e.Subject = known.Subject()
+	}
+	return e
 }

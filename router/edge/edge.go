@@ -1,6 +1,8 @@
-// Package edge is the server towards clients: it accepts connections, reads requests strictly, authenticates and admits them (the caller's
-// limits, the model's queue), has each served by an exchange or a fan-out, and sends what came of it. http.go has one request from its
-// head to its answer; read it first. It and edge.go alone know the HTTP library. It talks to no engine.
+// Package edge is the server towards clients: it accepts connections, reads requests strictly, checks them (the caller's
+// credentials and limits), admits them (a place in the model's queue), has each served by an exchange or a fan-out, and sends what came of
+// it. A request is admitted when it has its place: then it has an exchange and a Summary. http.go has one request from its head to its
+// answer; read it first. It and edge.go alone know the HTTP library. It talks to no engine. Its listener is any net.Listener: that of
+// cmd/pdrouter accepts on addresses that may change, and does nothing else.
 package edge
 
 import (
@@ -35,11 +37,11 @@ type Authenticator interface {
 	Authenticate(authorization string) (auth.Principal, error)
 }
 
-// Snapshot is what a client's request is read and admitted by. It is never changed.
+// Snapshot is the edge's part of one configuration: what a client's request is read, checked and admitted by. It is never changed.
 type Snapshot struct {
 	Config        *config.Config
 	Fleet         *fleet.Fleet
-	Limits        openai.Limits                // of bodies
+	BodyLimits    openai.Limits                // of bodies
 	Sealer        *openai.Sealer               // nil: bodies keep their own cache_salt
 	Authenticator Authenticator                // nil: every caller is accepted
 	Limiter       Limiter                      // nil: no caller is limited
@@ -143,7 +145,7 @@ func (srv *Edge) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	// Answers are on their way out: give them the time of one write, at most a second or so. A client that has not read its answer by then
 	// would hold the request, and what was taken for it, for timeouts.write.
-	for i := 0; i < 200 && (srv.Exchanges.Count() > 0 || late && clients.left() > 0); i++ {
+	for i := 0; i < 200 && (srv.Exchanges.Count() > 0 || late && clients.openCount() > 0); i++ {
 		if i == 100 {
 			clients.stopWriting()
 		}
@@ -184,7 +186,7 @@ func (srv *Edge) newServer(cfg *config.Config) *fiber.App {
 		c := app.AcquireCtx(rc)
 		defer app.ReleaseCtx(c)
 		_ = srv.handle(c)
-		if !rc.Conn().(*clientConn).reusable() || srv.draining.Load() { // the client's next request goes to another gateway
+		if !rc.Conn().(*clientConn).finishRequest() || srv.draining.Load() { // the client's next request goes to another gateway
 			c.Response().SetConnectionClose()
 		}
 	}
@@ -202,7 +204,7 @@ func hideBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 // answerUnreadable answers requests whose head the server could not read. The server's error quotes the head, which may have
 // credentials in it, so it goes neither to the client nor to the log.
 func (srv *Edge) answerUnreadable(c *fiber.Ctx, err error) error {
-	c.Context().Conn().(*clientConn).refused = true
+	c.Context().Conn().(*clientConn).unreadable = true
 	var fe *fiber.Error
 	if !errors.As(err, &fe) {
 		return srv.reject(c, openai.ErrInternal(nil))

@@ -15,6 +15,13 @@ type requestHead struct {
 	Raw   []byte // the header block as sent, from after the request line to the blank line; empty if there is no field
 }
 
+// bodyFraming is what a request's head says of where its body ends, and of what follows it.
+type bodyFraming struct {
+	length  int64 // bytes of the body; -1 if it is chunked
+	expects bool  // the client waits for 100 Continue before it sends the body
+	closes  bool  // the client sends no further request on the connection
+}
+
 const (
 	HeadBytes  = 16 << 10 // the most bytes of a request's head
 	headFields = 100      // the most fields of it

@@ -2,6 +2,8 @@ package edge
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,6 +16,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
+	"pdrouter/auth"
 	"pdrouter/internal/httpsyntax"
 	"pdrouter/router/exchange"
 	"pdrouter/router/fanout"
@@ -28,7 +31,7 @@ const maxLoggedPath = 256 // bytes of a path in the log
 // the next request on the connection, so what is kept is copied here.
 func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 	s := srv.Current()
-	q := &request{srv: srv, s: s, Request: exchange.Request{Snapshot: s.Exchange, Arrived: time.Now()}}
+	q := &request{srv: srv, edge: s, Request: exchange.Request{ServedBy: s.Exchange, Arrived: time.Now()}}
 	defer func() {
 		if v := recover(); v != nil {
 			q.panicked(v)
@@ -59,7 +62,7 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 		return nil
 	}
 	q.route, q.name = rt, name
-	if q.who, e = srv.authenticate(q.s, rt, c); e != nil {
+	if q.who, e = srv.authenticate(q.edge, rt, c); e != nil {
 		return srv.reject(c, e)
 	}
 	q.Path, q.Pattern, q.Subject, q.Tenant = rt.path, rt.String(), q.who.Subject, q.who.Tenant
@@ -75,13 +78,13 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 		return srv.answerModels(q, c)
 	}
 	q.readHead(h)
-	if e = q.admit(body, c.Response().Header.Set); e != nil {
+	if e = q.check(body, c.Response().Header.Set); e != nil {
 		return srv.reject(c, e)
 	}
 	if q.Model.ForwardsAuthorization {
 		q.forwardAuthorization(h)
 	}
-	if e = srv.enter(q, conn, h.Peek("X-Vllm-Priority")); e != nil {
+	if e = srv.admit(q, conn, h.Peek("X-Vllm-Priority")); e != nil {
 		return srv.reject(c, e)
 	}
 	if rt.does == generate {
@@ -103,19 +106,19 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 }
 
 // authenticate says who calls.
-func (srv *Edge) authenticate(s *Snapshot, rt *route, c *fiber.Ctx) (principal, *openai.Error) {
+func (srv *Edge) authenticate(s *Snapshot, rt *route, c *fiber.Ctx) (auth.Principal, *openai.Error) {
 	if s.Authenticator == nil {
-		return principal{}, nil
+		return auth.Principal{}, nil
 	}
 	authorization, err := credentialsOf(rt, &c.Request().Header)
-	var p principal
+	var p auth.Principal
 	if err == nil {
 		p, err = s.Authenticator.Authenticate(authorization)
 	}
 	if err == nil {
 		return p, nil
 	}
-	return principal{}, errRefused(err)
+	return auth.Principal{}, errRefused(err)
 }
 
 // contentType wants JSON, or a form where the route has one, as the bytes of a body are not looked at otherwise.
@@ -138,9 +141,9 @@ func contentType(h *fasthttp.RequestHeader, does doing) *openai.Error {
 
 // answerModels answers with the models that the caller may name, or with one of them.
 func (srv *Edge) answerModels(q *request, c *fiber.Ctx) error {
-	answer, e := q.s.modelList(q.who), (*openai.Error)(nil)
+	answer, e := q.edge.modelList(q.who), (*openai.Error)(nil)
 	if q.route.does == oneModel {
-		answer, e = q.s.oneModel(q.who, q.name)
+		answer, e = q.edge.oneModel(q.who, q.name)
 	}
 	if e != nil {
 		return srv.reject(c, e)
@@ -153,13 +156,15 @@ func (srv *Edge) answerModels(q *request, c *fiber.Ctx) error {
 }
 
 // relayed is an answer that is sent as it comes. RelayTo names the client's connection, before anything else is called. When handle has
-// returned, the server reads a fan by Read. Of an exchange it calls WriteTo instead (SupportsBodyWriteTo), which sends each event as it
-// comes. At the end it calls CloseWithError.
+// returned, the server reads it: a fan by Read, an exchange by WriteTo, which sends each event as it comes. At the end the server calls
+// CloseWithError.
 type relayed interface {
 	Read(p []byte) (int, error)
 	CloseWithError(err error) error
 	RelayTo(conn net.Conn)
 }
+
+var _ fasthttp.BodyWriterTo = (*exchange.Exchange)(nil) // else the server would call Read, and hold a buffer for it
 
 // send hands the outcome of a request to the server.
 func (srv *Edge) send(c *fiber.Ctx, x *exchange.Exchange) {
@@ -198,7 +203,7 @@ func (srv *Edge) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s rel
 		h.Set(fiber.HeaderCacheControl, "no-cache")
 		h.Set("X-Accel-Buffering", "no")
 		s.RelayTo(c.Context().Conn())
-		c.Response().SetBodyStream(s, -1) // the server calls s.WriteTo, and then CloseWithError, when handle has returned
+		c.Response().SetBodyStream(s, -1) // what the server then calls: see relayed
 		return
 	case a.Err != nil:
 		h.Set(headerRequestID, id)
@@ -222,7 +227,7 @@ func (srv *Edge) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s rel
 	srv.limitWrite(c)
 }
 
-// reject answers a request that was never admitted, and notes it: such a request has no Summary.
+// reject answers a request that was not admitted, and notes it: it has no exchange, and so no Summary.
 func (srv *Edge) reject(c *fiber.Ctx, e *openai.Error) error {
 	srv.setError(c, e)
 	srv.limitWrite(c)
@@ -234,7 +239,7 @@ func (srv *Edge) reject(c *fiber.Ctx, e *openai.Error) error {
 		level = slog.LevelWarn
 	}
 	method, path := c.Method(), string(pathOf(c.Request().Header.RequestURI()))
-	if c.Context().Conn().(*clientConn).refused {
+	if c.Context().Conn().(*clientConn).unreadable {
 		method, path = "", "" // the server could not read them
 	}
 	srv.Log.Log(context.Background(), level, "refused", "request_id", string(c.Response().Header.Peek(headerRequestID)),
@@ -337,4 +342,10 @@ func requestID(h *fasthttp.RequestHeader) string {
 		}
 	}
 	return string(id)
+}
+
+func newRequestID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return "req-" + hex.EncodeToString(b[:])
 }

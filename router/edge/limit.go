@@ -1,8 +1,6 @@
 package edge
 
 import (
-	"errors"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -13,13 +11,13 @@ import (
 
 // Limiter bounds what each caller may use. It must not block and be safe for concurrent use.
 type Limiter interface {
-	// Admit counts one request that may use so many tokens, or says in Allowance.Over why not; then the lease is nil. It is
+	// Acquire counts one request that may use so many tokens, or says in Allowance.Over why not. Then the lease is nil. It is
 	// also nil where there is nothing to end. ExpectedLookup stands for a request that uses no tokens, and for which the limit of
 	// concurrency counts no other requests than such.
-	Admit(who auth.Principal, expected int) (Lease, Allowance)
+	Acquire(who auth.Principal, expected int) (Lease, Allowance)
 }
 
-// Lease is one request that was admitted. Done is called once, at the request's only end, with the tokens that it has
+// Lease is one request that counts against its caller's limits. Done is called once, at the request's only end, with the tokens that it has
 // used, or -1 if that is unknown.
 type Lease interface {
 	Done(tokens int)
@@ -33,7 +31,7 @@ const ExpectedLookup = -1
 type Allowance struct {
 	Requests, Tokens Quota
 	Concurrent       int    // requests at once; 0: no limit
-	Over             string // requests, tokens, concurrent, tenants; "" if the request is admitted
+	Over             string // requests, tokens, concurrent, tenants; "" if it exceeds none
 	Max              int    // that limit
 	RetryAfter       time.Duration
 }
@@ -59,7 +57,7 @@ func (q Quota) setHeaders(set func(name, value string), limit, left, reset strin
 	set(reset, q.Reset.String())
 }
 
-// errOverLimit answers a request that was not admitted. The client may try again.
+// errOverLimit answers a request that exceeds its caller's limits. The client may try again.
 func errOverLimit(a Allowance) *openai.Error {
 	var e *openai.Error
 	switch a.Over {
@@ -74,39 +72,6 @@ func errOverLimit(a Allowance) *openai.Error {
 	}
 	e.RetryAfter = max(e.RetryAfter, a.RetryAfter)
 	e.Msg += " Try again in " + e.RetryAfter.Round(time.Millisecond).String() + "."
-	return e
-}
-
-// ofCaller adds to an error, for the log, who was refused which model.
-func ofCaller(e *openai.Error, who principal, model string) *openai.Error {
-	e.Subject, e.Tenant, e.Model = who.Subject, who.Tenant, model
-	return e
-}
-
-// errRefused answers credentials that were not accepted. The body is the same whatever was wrong with them.
-func errRefused(err error) *openai.Error {
-	status := http.StatusUnauthorized
-	var refused interface{ HTTPStatus() int }
-	if errors.As(err, &refused) {
-		status = refused.HTTPStatus()
-	}
-	var e *openai.Error
-	switch status {
-	case http.StatusServiceUnavailable:
-		return openai.ErrNoKeys(err)
-	case http.StatusForbidden:
-		e = openai.ErrForbidden(err)
-	default:
-		e = openai.ErrUnauthorized(err)
-	}
-	var challenge interface{ Challenge() string }
-	if errors.As(err, &challenge) {
-		e.Challenge = challenge.Challenge()
-	}
-	var known interface{ Subject() string }
-	if errors.As(err, &known) {
-		e.Subject = known.Subject()
-	}
 	return e
 }
 

@@ -41,12 +41,13 @@ type clientConn struct {
 	buf      *nonblock.Buf // that early is in; nil if that is empty
 	buffered []byte        // read before it was asked for
 
-	head    headEnd
-	open    bool  // a head has been read, and not all that belongs to its request
-	left    int64 // bytes of the body, or of its chunk, that are still to be read
-	chunked bool  // the body
-	closes  bool  // the client wants the connection closed after the answer
-	refused bool  // the connection ends with an answer to a request that was not read to its end
+	head       headEnd
+	open       bool  // a head has been read, and not all that belongs to its request
+	bodyLeft   int64 // bytes of the body, or of its chunk, that are still to be read
+	chunked    bool  // the body
+	closes     bool  // the client wants the connection closed after the answer
+	unreadable bool  // the server could not read the head of the request
+	lingers    bool  // the connection ends with bytes of a request unread
 
 	joins  bool   // what is written next leaves with the write after it
 	unsent []byte // that, while it waits
@@ -121,14 +122,15 @@ func (l *listener) all() []*clientConn {
 	return slices.Collect(maps.Keys(l.open))
 }
 
-// left returns how many connections are open.
-func (l *listener) left() int {
+// openCount is how many connections are open.
+func (l *listener) openCount() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.open)
 }
 
-func (l *listener) remove(a *clientConn) {
+// noteSpoken takes a connection off the silent ones: its first byte is here, or it ends.
+func (l *listener) noteSpoken(a *clientConn) {
 	if !a.spoke.CompareAndSwap(false, true) {
 		return
 	}
@@ -191,7 +193,7 @@ func (a *clientConn) fill() (err error) {
 		return err
 	}
 	a.buffered = a.buf[:n]
-	a.from.remove(a)
+	a.from.noteSpoken(a)
 	return nil
 }
 
@@ -203,7 +205,7 @@ func (a *clientConn) readSome(p []byte) (n int, err error) {
 		return n, nil
 	}
 	if n, err = a.Conn.Read(p); n > 0 {
-		a.from.remove(a)
+		a.from.noteSpoken(a)
 	}
 	return n, err
 }
@@ -218,19 +220,19 @@ func (a *clientConn) drop(n int) {
 
 // expect begins the body that follows the head.
 func (a *clientConn) expect(f bodyFraming) {
-	a.chunked, a.left, a.closes = f.length < 0, max(f.length, 0), f.closes
+	a.chunked, a.bodyLeft, a.closes = f.length < 0, max(f.length, 0), f.closes
 	a.open = f.length != 0
 }
 
-// reusable makes the connection ready for the next request, and reports whether it can be used for one: not where a body is
-// still to come that the answer did not wait for, and not where the client asked for the connection to be closed. The server itself
+// finishRequest makes the connection ready for the next request. What is here of a body that nothing has read is dropped. It reports false,
+// and the connection ends, if more of that body is still to come, or if the client asked for the connection to be closed. The server itself
 // knows only the value "close", and not "Close" or "TE, close".
-func (a *clientConn) reusable() bool {
-	if a.open && !a.chunked && a.left > 0 && a.left <= int64(len(a.buffered)) {
-		a.drop(int(a.left))
+func (a *clientConn) finishRequest() bool {
+	if a.open && !a.chunked && a.bodyLeft > 0 && a.bodyLeft <= int64(len(a.buffered)) {
+		a.drop(int(a.bodyLeft))
 		a.open = false
 	}
-	a.refused = a.open
+	a.lingers = a.open
 	return !a.open && !a.closes
 }
 
@@ -309,7 +311,7 @@ func (a *clientConn) write(p []byte) (int, error) {
 
 // Close closes the connection. The server calls it after the last request, and at a shutdown for idle connections.
 func (a *clientConn) Close() error {
-	if a.refused {
+	if a.unreadable || a.lingers {
 		a.lingerToClose()
 	}
 	return a.end()
@@ -317,7 +319,7 @@ func (a *clientConn) Close() error {
 
 // end closes the connection while the server may be reading from it.
 func (a *clientConn) end() error {
-	a.from.remove(a)
+	a.from.noteSpoken(a)
 	a.from.mu.Lock()
 	delete(a.from.open, a)
 	a.from.mu.Unlock()

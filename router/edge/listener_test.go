@@ -149,12 +149,12 @@ func TestArrivalsStopReading(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); !errors.As(err, &late) || !late.Timeout() {
 		t.Errorf("read: %v; want a timeout", err)
 	}
-	if l.left() != 1 {
-		t.Errorf("%d connections left; want 1", l.left())
+	if l.openCount() != 1 {
+		t.Errorf("%d connections left; want 1", l.openCount())
 	}
 	_ = conn.Close()
-	if l.left() != 0 {
-		t.Errorf("%d connections left; want none", l.left())
+	if l.openCount() != 0 {
+		t.Errorf("%d connections left; want none", l.openCount())
 	}
 	_ = ln.Close()
 	<-ended

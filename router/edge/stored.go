@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"pdrouter/auth"
 	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
@@ -14,7 +15,7 @@ import (
 )
 
 // held finds the engine that holds a response, and the name that its model was asked for by, for who may have it.
-func (s *Snapshot) held(ctx context.Context, id, param string, who principal) (e *fleet.Engine, named string, bad *openai.Error) {
+func (s *Snapshot) held(ctx context.Context, id, param string, who auth.Principal) (e *fleet.Engine, named string, bad *openai.Error) {
 	if s.Responses == nil || !stored.IsResponseID(id) {
 		return nil, "", errNoResponse(reason.UnknownResponse, id, param)
 	}
@@ -32,11 +33,6 @@ func (s *Snapshot) held(ctx context.Context, id, param string, who principal) (e
 	return e, h.Model, nil
 }
 
-// readStored makes the body of a request for a stored response, as far as that is known without asking others.
-func (q *request) readStored() {
-	q.Body = &openai.Body{Shape: openai.ShapeResponses, N: 1, MaxTokens: -1, Prompts: 1, Limits: -1, Unsplittable: openai.UnsplitStored, Passthrough: &openai.Passthrough{Method: q.route.method}}
-}
-
 // findStored finds the engine that holds the response that the request is for, or is the next of. Other gateways may be asked
 // for it, so the caller's limits come before.
 func (q *request) findStored(ctx context.Context) (e *openai.Error) {
@@ -46,10 +42,10 @@ func (q *request) findStored(ctx context.Context) (e *openai.Error) {
 		}
 		return nil
 	}
-	if q.Pin, q.Body.Model, e = q.s.held(ctx, q.name, "response_id", q.who); e != nil {
+	if q.Pin, q.Body.Model, e = q.edge.held(ctx, q.name, "response_id", q.who); e != nil {
 		return e
 	}
-	if q.Model = q.s.Fleet.Models[q.Pin.Model]; !slices.Contains(q.Model.Decode, q.Pin) {
+	if q.Model = q.edge.Fleet.Models[q.Pin.Model]; !slices.Contains(q.Model.Decode, q.Pin) {
 		return errNoResponse(reason.ResponseEngineGone, q.name, "response_id") // it answers no more requests
 	}
 	if e = q.permitted(); e != nil {
@@ -99,7 +95,7 @@ func (rt *route) target(name, query string) (string, *openai.Error) {
 
 // readPrevious finds the engine that holds the response that this one is the next of: only it can go on.
 func (q *request) readPrevious(ctx context.Context) (e *openai.Error) {
-	if q.Pin, _, e = q.s.held(ctx, q.Body.Previous, "previous_response_id", q.who); e != nil {
+	if q.Pin, _, e = q.edge.held(ctx, q.Body.Previous, "previous_response_id", q.who); e != nil {
 		return e
 	}
 	if !slices.Contains(q.Model.Decode, q.Pin) {

@@ -112,7 +112,7 @@ type Caller interface {
 
 // Request is what an exchange serves.
 type Request struct {
-	Snapshot *Snapshot
+	ServedBy *Snapshot
 	Model    *fleet.Model
 	Adapter  string // of the model, if the client names one
 	Body     *openai.Body
@@ -178,7 +178,7 @@ func (all *Exchanges) Close() { all.goroutines.Close() }
 
 // Begin begins to serve a request. Its place in the queue and its lease of limits stay with the Caller, which gives them back in Ended.
 func (all *Exchanges) Begin(q *Request) *Exchange {
-	s, m, b, arrived, now := q.Snapshot, q.Model, q.Body, q.Arrived, time.Now()
+	s, m, b, arrived, now := q.ServedBy, q.Model, q.Body, q.Arrived, time.Now()
 	x := &Exchange{d: connector.NewDispatch(m.Connector, s.Config.Limits.Attempts)}
 	x.attemptContext = attemptContext{all: all, s: s, m: m, b: b, path: q.Path, forwarded: q.Forwarded}
 	b.Retain() // until the exchange is done

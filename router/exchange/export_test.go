@@ -47,7 +47,7 @@ func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
 	if herr != nil {
 		panic(herr)
 	}
-	x := r.Begin(&Request{Snapshot: d.s, Path: openai.PathCompletions, Model: m, Body: b, Arrived: time.Now()})
+	x := r.Begin(&Request{ServedBy: d.s, Path: openai.PathCompletions, Model: m, Body: b, Arrived: time.Now()})
 	defer x.timer.Stop()
 	defer r.live.remove(x)
 	a := &attempt{split: true}
@@ -72,7 +72,7 @@ func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.Event
 	if herr != nil {
 		panic(herr)
 	}
-	x := r.Begin(&Request{Snapshot: d.s, Model: m, Body: b, Arrived: time.Now(), Caller: of})
+	x := r.Begin(&Request{ServedBy: d.s, Model: m, Body: b, Arrived: time.Now(), Caller: of})
 	a := &attempt{split: true}
 	a.decode.Join(r.Cancels, were.Decode[0])
 	a.prefill.Join(r.Cancels, were.Prefill[0])
@@ -97,7 +97,7 @@ func (d Debug) Own(body string) Owned {
 	if herr != nil {
 		panic(herr)
 	}
-	return Owned{d.r.Begin(&Request{Snapshot: d.s, Model: d.s.Fleet.Models["tiny"], Body: b, Path: openai.PathCompletions, Arrived: time.Now()}), b}
+	return Owned{d.r.Begin(&Request{ServedBy: d.s, Model: d.s.Fleet.Models["tiny"], Body: b, Path: openai.PathCompletions, Arrived: time.Now()}), b}
 }
 
 func (o Owned) Step(e dispatch.Event)    { o.step(e) }

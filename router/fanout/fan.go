@@ -77,7 +77,7 @@ func Begin(r *exchange.Exchanges, q *exchange.Request, of Caller) *Fan {
 	if m.Connector.Traits().Mode == dispatch.Alone || !b.ServesChoicesApart(m.Connector.Traits().RequiresSplit) {
 		return nil
 	}
-	if b.Choices() > q.Snapshot.Config.Limits.MaxParallelChoices {
+	if b.Choices() > q.ServedBy.Config.Limits.MaxParallelChoices {
 		b.Unsplittable = openai.UnsplitFan
 		return nil
 	}
@@ -91,9 +91,9 @@ func Begin(r *exchange.Exchanges, q *exchange.Request, of Caller) *Fan {
 	if len(bodies) == 0 {
 		return nil
 	}
-	f := &Fan{r: r, s: q.Snapshot, caller: of, n: b.N, stream: b.Stream, unbounded: b.Unbounded(), open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
+	f := &Fan{r: r, s: q.ServedBy, caller: of, n: b.N, stream: b.Stream, unbounded: b.Unbounded(), open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
 	f.changed = sync.NewCond(&f.mu)
-	f.Limit, f.every = q.Snapshot.Config.Timeouts.Write, *q.Snapshot.Config.Timeouts.KeepAlive
+	f.Limit, f.every = q.ServedBy.Config.Timeouts.Write, *q.ServedBy.Config.Timeouts.KeepAlive
 	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
 	for _, part := range bodies {
 		one := *q
@@ -108,7 +108,7 @@ func Begin(r *exchange.Exchanges, q *exchange.Request, of Caller) *Fan {
 // chooseOne asks the planner for one choice of the body.
 func chooseOne(q *exchange.Request) policies.Choice {
 	one := policies.Request{Model: q.Model.Name, PromptTokens: q.Body.PromptTokens() / q.Body.Prompts}
-	return q.Snapshot.Fleet.DryRun(q.Model, one)
+	return q.ServedBy.Fleet.DryRun(q.Model, one)
 }
 
 // WatchClient has the request end when its client leaves.

@@ -74,11 +74,3 @@ func (f *Fleet) IndexAdapters() {
 	}
 	f.adapters.byName.Store(&all)
 }
-
-// Find returns the model that a client names: by its own name, or by that of an adapter, which is returned too.
-func (f *Fleet) Find(name string) (m *Model, adapter string) {
-	if m = f.Models[name]; m != nil {
-		return m, ""
-	}
-	return f.adapters.of(name), name
-}

@@ -255,6 +255,14 @@ func (f *Fleet) Paired(x, y string) bool {
 	return f.pairs[[2]string{x, y}] != nil || f.pairs[[2]string{y, x}] != nil
 }
 
+// Find returns the model that a client names: by its own name, or by that of an adapter, which is returned too.
+func (f *Fleet) Find(name string) (m *Model, adapter string) {
+	if m = f.Models[name]; m != nil {
+		return m, ""
+	}
+	return f.adapters.of(name), name
+}
+
 // Engine returns the engine of that name, nil if there is none.
 func (f *Fleet) Engine(name string) *Engine { return f.named[name] }
 

@@ -35,7 +35,7 @@ type Selection struct {
 
 	shape     openai.Shape // of the request's route
 	noHandOff bool         // a pair was left out because its prefill engine hands nothing off
-	asked     struct {     // the last answer of pairable in this snapshot: a policy counts its candidates before it takes one of them
+	asked     struct {     // the last answer of pairable in this view: a policy counts its candidates before it takes one of them
 		pair *Pair
 		may  bool
 	}
@@ -81,8 +81,8 @@ func (k *Selection) ChooseDecode() policies.Choice {
 	return c
 }
 
-// snapshot takes the snapshot, and says of either role whether engines are used though they are out.
-func (k *Selection) snapshot() (f policies.Fleet, prefill, decode bool) {
+// view is what the policy may know of the engines now. It says of either role whether engines are used though they are out.
+func (k *Selection) view() (f policies.Fleet, prefill, decode bool) {
 	k.asked.pair = nil
 	f.Prefill, prefill = k.list(k.prefillRoom[:0], k.m.Prefill, never)
 	f.Decode, decode = k.list(k.decodeRoom[:0], k.m.Decode, k.f.health.PanicPercent)
@@ -204,11 +204,11 @@ func (k *Selection) splits(c *Pair) bool {
 	return k.f.Compatible(c) == nil && !k.f.Doubtful(c) && (k.panicMode || !c.broken.Load())
 }
 
-// choose asks the planner with a snapshot of the fleet. If no engine is left, it asks again with all that can be reached. If an engine that
+// choose asks the planner with a view of the fleet. If no engine is left, it asks again with all that can be reached. If an engine that
 // it chose needs a probe, this request is the probe.
 func (k *Selection) choose(q policies.Request) (policies.Choice, policies.Fleet) {
 	for range 4 {
-		f, prefill, decode := k.snapshot()
+		f, prefill, decode := k.view()
 		c := k.plan(q, f)
 		if c.Decode < 0 && !k.panicMode {
 			k.panicMode = true
@@ -224,11 +224,12 @@ func (k *Selection) choose(q policies.Request) (policies.Choice, policies.Fleet)
 			return c, f
 		}
 	}
-	f, _, _ := k.snapshot() // others were always faster: they have the probes
+	f, _, _ := k.view() // others were always faster: they have the probes
 	return k.plan(q, f), f
 }
 
-// plan asks the planner once.
+// plan asks the planner once. A Choice without a decode engine (Decode below 0) says in Reason what is missing; one that is not Split is of
+// decode alone; Prefill and Decode are indices of the view's engines.
 func (k *Selection) plan(q policies.Request, f policies.Fleet) policies.Choice {
 	return k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()})
 }
@@ -253,7 +254,7 @@ func (k *Selection) warm(p, d int) bool {
 }
 
 // takeProbes makes this request the probe of each chosen engine that needs one. It reports false if another request became the probe since
-// the snapshot. It skips engines that are used in panic mode.
+// the view. It skips engines that are used in panic mode.
 func (k *Selection) takeProbes(c policies.Choice, prefill, decode bool) bool {
 	rules := engineRules(k.f.health)
 	if !decode && !k.takeProbe(k.m.Decode[c.Decode], rules) {

@@ -74,10 +74,10 @@ type Body struct {
 	Passthrough  *Passthrough              // of a request that is passed to one engine; nil of others
 	Memory       Memory                    // holds Raw, by Retain and Release; nil if Raw stays unchanged without
 
-	open    int // where the outermost brace is
-	members int // of the outermost object
-	Limits  int // members of sampling_params, where the limits stand in it; -1 if it is not there
-	owned   []ownedMember
+	open            int // where the outermost brace is
+	members         int // of the outermost object
+	samplingMembers int // of sampling_params, where max_tokens and its like stand in it; -1 if it is not there
+	owned           []ownedMember
 
 	ownedRoom [6]ownedMember // enough for most
 }
@@ -114,7 +114,7 @@ func (b *Body) PromptTokens() int { return b.promptIDs + b.promptBytes/4 }
 
 // ParseBody reads raw in one pass. The error is an OpenAI-shaped 400.
 func ParseBody(s Shape, raw []byte, lim Limits) (*Body, *Error) {
-	b := &Body{Raw: raw, Shape: s, N: 1, MaxTokens: -1, Prompts: 1, Limits: -1}
+	b := &Body{Raw: raw, Shape: s, N: 1, MaxTokens: -1, Prompts: 1, samplingMembers: -1}
 	b.owned = b.ownedRoom[:0]
 	p := bodyParser{body: b, lim: lim, depth: 1}
 	p.Bytes, p.MaxDepth, p.Unique = raw, maxBodyDepth, true

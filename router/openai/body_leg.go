@@ -185,7 +185,7 @@ func (b *Body) splice(dst []byte, gaps *gather.Gaps, l Variant, request string, 
 			from = end
 			if l == VariantPrefill && !b.Has(ownLimit) {
 				dst = appendOne(dst, formats[b.Shape].limit)
-				if b.emptied(l, inSampling, b.Limits) {
+				if b.emptied(l, inSampling, b.samplingMembers) {
 					dst = dst[:len(dst)-1]
 				}
 			}

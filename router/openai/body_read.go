@@ -197,7 +197,7 @@ func (p *bodyParser) limits() {
 			p.Value(2)
 		}
 	}
-	p.depth, p.body.Limits = 1, m.Count
+	p.depth, p.body.samplingMembers = 1, m.Count
 }
 
 // samplingParams looks for extra_args within sampling_params.

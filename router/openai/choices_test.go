@@ -162,7 +162,7 @@ func readOf(b *Body) map[string]any {
 	return map[string]any{
 		"shape": b.Shape, "model": b.Model, "stream": b.Stream, "n": b.N, "prompts": b.Prompts, "max": b.MaxTokens, "bytes": b.promptBytes,
 		"ids": b.promptIDs, "salt": string(b.CacheSalt()), "why": b.Unsplittable, "priority": b.Priority, "urgent": b.Urgent, "formed": b.formed,
-		"unkept": b.Unkept, "removed": b.Removed, "asked": asked, "members": b.members, "limits": b.Limits, "owns": b.owns, "previous": b.Previous,
+		"unkept": b.Unkept, "removed": b.Removed, "asked": asked, "members": b.members, "limits": b.samplingMembers, "owns": b.owns, "previous": b.Previous,
 	}
 }
 

@@ -42,7 +42,7 @@ func ParseForm(ctype string, raw []byte, lim Limits) (*Body, *Error) {
 	if err != nil || kind != "multipart/form-data" || !isBoundary(boundary) {
 		return nil, ErrBadRequest(reason.ContentType, "", "The content type must be multipart/form-data with a boundary.")
 	}
-	b := &Body{Raw: raw, Shape: ShapePass, N: 1, MaxTokens: -1, Prompts: 1, Limits: -1, Unsplittable: UnsplitPassed}
+	b := &Body{Raw: raw, Shape: ShapePass, N: 1, MaxTokens: -1, Prompts: 1, samplingMembers: -1, Unsplittable: UnsplitPassed}
 	f := &form{}
 	b.Passthrough = &Passthrough{Method: http.MethodPost, ContentType: "multipart/form-data; boundary=" + quoted(boundary), form: f}
 	p := formParser{raw: raw, mark: []byte("\r\n--" + boundary)}

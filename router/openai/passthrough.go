@@ -35,6 +35,13 @@ func ParsePassed(s Shape, raw []byte, lim Limits) (*Body, *Error) {
 	return b, nil
 }
 
+// AskStored returns the body of a request, of that method, for a response that an engine has stored: it has none of its own.
+func AskStored(method string) *Body {
+	return &Body{
+		Shape: ShapeResponses, N: 1, MaxTokens: -1, Prompts: 1, samplingMembers: -1, Unsplittable: UnsplitStored, Passthrough: &Passthrough{Method: method},
+	}
+}
+
 // MayBeJSON reports whether a client may take an answer for JSON that tells of the engines' hand-off, whatever its type says.
 func MayBeJSON(b []byte) bool {
 	s := jsonscan.Scanner{Bytes: b, MaxDepth: answer.MaxAnswerDepth}

@@ -62,11 +62,11 @@ type Ender interface {
 // Lease is the lease of a request for a background response.
 type Lease struct {
 	Ender
-	set *Background // that counts it; nil until Admit has
+	set *Background // that counts it; nil until Reserve has
 }
 
-// Admit counts the lease. It returns false if there are max already.
-func (b *Background) Admit(l *Lease, max int) bool {
+// Reserve counts the lease as one that may be held. It returns false if there are max already.
+func (b *Background) Reserve(l *Lease, max int) bool {
 	if b.leases.Add(1) > int64(max) {
 		b.leases.Add(-1)
 		return false
