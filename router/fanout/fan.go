@@ -155,7 +155,7 @@ func (f *Fan) serve(k int, x *exchange.Exchange) {
 	defer func() {
 		if v := recover(); v != nil {
 			x.Panicked(v)
-			f.end(dispatch.FailedBefore, reason.Panic, exchange.Reply{Err: openai.ErrInternal(nil)})
+			f.fail(reason.Panic, openai.ErrInternal(nil))
 		}
 	}()
 	x.Run()
@@ -225,15 +225,25 @@ func (f *Fan) pump(k int, x *exchange.Exchange) {
 
 // add merges one event, once there is room. It reports false if no more is wanted.
 func (f *Fan) add(k int, x *exchange.Exchange, event []byte) bool {
+	says, wanted := f.join(k, x, event)
+	if says == choices.Failed || says == choices.Invalid {
+		f.leave()
+		return false
+	}
+	return wanted
+}
+
+// join is add without the end of the other branches. It reports false if there is an outcome already. A panic leaves f.mu unlocked: the
+// request's end needs it.
+func (f *Fan) join(k int, x *exchange.Exchange, event []byte) (says choices.Outcome, wanted bool) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	for !f.over && len(f.out)-f.from > room {
 		f.changed.Wait()
 	}
 	if f.over {
-		f.mu.Unlock()
-		return false
+		return choices.Continues, false
 	}
-	var says choices.Outcome
 	f.out, says = f.merge.Event(f.out, k, event)
 	switch says { // at once: nothing may follow an error event
 	case choices.Finished:
@@ -244,12 +254,7 @@ func (f *Fan) add(k int, x *exchange.Exchange, event []byte) bool {
 		f.failLocked(x, reason.BadUpstream, false)
 	}
 	f.changed.Broadcast()
-	f.mu.Unlock()
-	if says == choices.Failed || says == choices.Invalid {
-		f.leave()
-		return false
-	}
-	return true
+	return says, true
 }
 
 // failLocked settles the outcome by what came of a branch that had begun. sent says that the client has its error event already. f.mu is
@@ -263,6 +268,20 @@ func (f *Fan) failLocked(x *exchange.Exchange, why reason.Reason, sent bool) {
 		e = openai.ErrBadUpstream()
 		e.Reason = why
 	}
+	f.failWithLocked(why, e, sent)
+}
+
+// fail settles the outcome by an error, and has every branch end.
+func (f *Fan) fail(why reason.Reason, e *openai.Error) {
+	f.mu.Lock()
+	f.failWithLocked(why, e, false)
+	f.mu.Unlock()
+	f.leave()
+}
+
+// failWithLocked settles the outcome by an error: the client gets it as the answer, or within the stream that it has. sent says that it
+// has an error event already. f.mu is held.
+func (f *Fan) failWithLocked(why reason.Reason, e *openai.Error, sent bool) {
 	switch {
 	case f.over:
 	case f.sum.Status == 0: // others have not begun: there is no stream yet

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fanout"
@@ -34,5 +35,30 @@ func TestFault58FanErrorIsTheLast(t *testing.T) {
 		if outcome != dispatch.FailedAfter {
 			t.Fatalf("stream %d is %q", i, outcome)
 		}
+	}
+}
+
+// TestFault68PanicInAMerge has the merge of an event panic: the stream ends with an error event, and the request does not wait for ever.
+func TestFault68PanicInAMerge(t *testing.T) {
+	take, fail := fanout.NewPanicking()
+	panicked := func() (yes bool) {
+		defer func() { yes = recover() != nil }()
+		take()
+		return
+	}()
+	if !panicked {
+		t.Fatal("nothing has panicked")
+	}
+	failed := make(chan struct{})
+	go func() {
+		defer close(failed)
+		if out, outcome := fail(); strings.Count(out, `data: {"error"`) != 1 || outcome != dispatch.FailedAfter {
+			t.Errorf("the client has %q, the outcome is %q", out, outcome)
+		}
+	}()
+	select {
+	case <-failed:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the request never ends")
 	}
 }
