@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 WHEELS ?= bin
 PYTHON ?= python3
-.PHONY: help build image lib wheel demo test check deps e2e-vllm e2e-vllm-plane bench peers vram-bundle vllm-bundle sim mutants soak faults pin-images vuln clean
+.PHONY: help build image lib wheel demo test check deps e2e-vllm e2e-vllm-plane bench measurements peers vram-bundle vllm-bundle sim mutants soak faults pin-images vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go
@@ -64,6 +64,9 @@ e2e-vllm-plane: ## vLLM (CPU build) on pdrouter's own plane
 
 bench: build ## measure the gateway beside its floor and the plane beside this machine, in one run
 	bin/pdrouter bench
+
+measurements: ## write docs/measurements from the reports in its folder data
+	$(GO) run ./bench/page docs/measurements
 
 peers: ## install what stands beside the gateway in bench: nginx, haproxy, other routers
 	$(call step,python3,internal/deps/python.sh)

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,7 +12,7 @@ import (
 // Report is one suite's result, with all one needs to repeat it.
 type Report struct {
 	Suite    string   `json:"suite"`
-	About    string   `json:"-"` // Markdown: what is measured and how
+	Date     string   `json:"date,omitempty"` // on which the run began, in UTC: 2026-11-22
 	Command  string   `json:"command"`
 	Settings string   `json:"settings"`
 	Versions Versions `json:"versions"`
@@ -29,7 +28,7 @@ type Row struct {
 	Name     string    `json:"name"`            // the load: "pull c=32"
 	What     string    `json:"what,omitempty"`  // the figure: "CPU a request"; "" where the suite has only one
 	Where    string    `json:"where,omitempty"` // which CPUs or which path
-	X        float64   `json:"x,omitempty"`     // where its figures stand in a plot with lines, over the report's Axis; 0: bars
+	X        float64   `json:"x,omitempty"`     // the place of its figures on the report's Axis; 0: none
 	Line     string    `json:"line,omitempty"`  // which of several lines of each contender it is a point of
 	Unit     string    `json:"unit"`
 	Ours     Figure    `json:"ours"`
@@ -155,7 +154,7 @@ func (r *Row) sum(goals ...Goal) {
 // us is pdrouter among the contenders.
 const us = "pdrouter"
 
-// Write puts the report into dir: SUITE.md, SUITE.json, and an SVG for each plot.
+// Write puts the report into dir, as a file that Read returns.
 func (r *Report) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("bench: %w", err)
@@ -164,21 +163,29 @@ func (r *Report) Write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("bench: %s: %w", r.Suite, err)
 	}
-	files := map[string][]byte{".json": append(b, '\n'), ".md": []byte(r.Markdown())}
-	for _, p := range r.plots() {
-		files["-"+p.Name+".svg"] = p.SVG()
-	}
-	for ending, content := range files {
-		err = errors.Join(err, os.WriteFile(filepath.Join(dir, r.file()+ending), content, 0o644))
-	}
-	if err != nil {
+	if err := os.WriteFile(reportFile(dir, r.Suite), append(b, '\n'), 0o644); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
 	return nil
 }
 
-// file is the suite's name as the beginning of a file's.
-func (r *Report) file() string { return strings.ReplaceAll(r.Suite, "/", "-") }
+// Read returns the report of a suite that Write has put into dir. Without one the error is os.ErrNotExist.
+func Read(dir, suite string) (*Report, error) {
+	b, err := os.ReadFile(reportFile(dir, suite))
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	r := &Report{}
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("bench: %s: %w", suite, err)
+	}
+	return r, nil
+}
+
+// reportFile is the file of a suite's report in dir.
+func reportFile(dir, suite string) string {
+	return filepath.Join(dir, strings.ReplaceAll(suite, "/", "-")+".json")
+}
 
 // has reports whether any row has what f looks for.
 func (r *Report) has(f func(Row) bool) bool { return slices.ContainsFunc(r.Rows, f) }

@@ -15,7 +15,7 @@ func (r *Report) table(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, strings.Join(r.head(), "\t"))
 	for _, row := range r.Rows {
-		for _, line := range r.lines(row, Spread.plain) {
+		for _, line := range r.lines(row) {
 			fmt.Fprintln(w, strings.Join(line, "\t"))
 		}
 	}
@@ -24,30 +24,6 @@ func (r *Report) table(out io.Writer) {
 	for _, n := range slices.Concat(r.Notes, r.Found) {
 		fmt.Fprintln(out, n)
 	}
-}
-
-// Markdown is the report as a page of docs/measurements.
-func (r *Report) Markdown() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\n%s\n", r.Suite, r.About)
-	for _, n := range r.Found {
-		fmt.Fprintf(&b, "%s\n\n", n)
-	}
-	fmt.Fprintf(&b, "- Command: `%s`\n- %s\n- %s\n- %d CPUs (%s), %s of memory, %s\n\n", r.Command, r.Settings, r.Versions, r.Machine.CPUs, r.Machine.Model, r.Machine.Memory, r.Machine.Kernel)
-	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(r.head(), " | "), strings.Repeat(" --- |", len(r.head())))
-	for _, row := range r.Rows {
-		for _, line := range r.lines(row, Spread.bold) {
-			fmt.Fprintf(&b, "| %s |\n", strings.Join(line, " | "))
-		}
-	}
-	b.WriteString("\nFigures are smallest–median–largest of the rounds; the ratio is pdrouter's figure over the other's, the median of the rounds' ratios with the smallest and the largest.\n")
-	for _, n := range r.Notes {
-		fmt.Fprintf(&b, "\n%s\n", n)
-	}
-	for _, p := range r.plots() {
-		fmt.Fprintf(&b, "\n![%s](%s-%s.svg)\n", p.Title, r.file(), p.Name)
-	}
-	return b.String()
 }
 
 // columns are those that not every suite has.
@@ -95,7 +71,7 @@ func (r Row) pairUp() []line {
 }
 
 // lines are a row's.
-func (r *Report) lines(row Row, ratio func(Spread) string) [][]string {
+func (r *Report) lines(row Row) [][]string {
 	what, where, repeated := r.columns()
 	pairs := row.pairUp()
 	lines := make([][]string, len(pairs))
@@ -113,7 +89,7 @@ func (r *Report) lines(row Row, ratio func(Spread) string) [][]string {
 		cells = append(cells, first(row.Unit), first(row.Ours.String()))
 		beside := [3]string{}
 		if pair.beside >= 0 {
-			beside = row.Beside[pair.beside].cells(ratio)
+			beside = row.Beside[pair.beside].cells()
 		}
 		var goal Reached
 		if pair.goal >= 0 {
@@ -132,14 +108,14 @@ func (r *Report) lines(row Row, ratio func(Spread) string) [][]string {
 }
 
 // cells are the name, the figure and the ratio of what stands beside pdrouter.
-func (f Figure) cells(ratio func(Spread) string) [3]string {
+func (f Figure) cells() [3]string {
 	if f.Cannot != "" {
 		return [3]string{f.Of, f.Cannot, ""}
 	}
 	if f.Ratio == nil {
 		return [3]string{f.Of, f.String(), ""}
 	}
-	return [3]string{f.Of, f.String(), ratio(*f.Ratio)}
+	return [3]string{f.Of, f.String(), f.Ratio.Times()}
 }
 
 // String is the spread as smallest–middle–largest, with as many digits as say something.
@@ -163,11 +139,8 @@ func (s Spread) digits() int {
 	return 0
 }
 
-func (s Spread) plain() string { return s.ratio("×%.*f (%.*f–%.*f)") }
-func (s Spread) bold() string  { return s.ratio("**%.*f** (%.*f–%.*f)") }
-
-// ratio writes a ratio, which has two digits behind the point or more.
-func (s Spread) ratio(format string) string {
+// Times is the spread of a ratio: ×median (smallest–largest), with two digits after the point or more.
+func (s Spread) Times() string {
 	digits := max(2, s.digits())
-	return fmt.Sprintf(format, digits, s.Median, digits, s.Min, digits, s.Max)
+	return fmt.Sprintf("×%.*f (%.*f–%.*f)", digits, s.Median, digits, s.Min, digits, s.Max)
 }

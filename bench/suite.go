@@ -79,7 +79,7 @@ func (s Suite) Measure(ctx context.Context, cfg Config, out io.Writer) (*Report,
 		}
 	}
 	p := progressOn(out, s.Name)
-	r := &Run{Config: cfg, out: p, report: &Report{Suite: s.Name, About: s.About, Machine: machine(len(cpus)), Versions: versions()}}
+	r := &Run{Config: cfg, out: p, report: &Report{Suite: s.Name, Date: time.Now().UTC().Format(time.DateOnly), Machine: machine(len(cpus)), Versions: versions()}}
 	r.rounds(cfg.Rounds)
 	fmt.Fprintf(out, "%s: %s\n", s.Name, s.Brief)
 	p.prepares()

@@ -34,7 +34,7 @@ func benchCommand() *cobra.Command {
 	f.StringVar(&cfg.Peers, "peers", ".deps/peers", "the `folder` in which \"make peers\" has installed other routers; those that are not there are left out")
 	f.StringVar(&cfg.Trace, "trace", "", "replay: a `file` in Mooncake's format; without one a workload of the same shape is made")
 	f.Float64Var(&cfg.Scale, "scale", 1, "replay: how many `times` faster than the trace")
-	dir := f.StringP("out", "o", "", "also write the reports to this `folder`, as Markdown, JSON and SVG; docs/measurements is the repository's")
+	dir := f.StringP("out", "o", "", "also write the reports to this `folder`, as JSON; docs/measurements/data is the repository's")
 	c.RunE = func(c *cobra.Command, names []string) error {
 		suites, err := bench.Choose(names)
 		if err != nil {

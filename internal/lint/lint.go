@@ -99,7 +99,7 @@ func Packages() map[string]Package {
 		// Both are for tests alone.
 		"metadata/routes/routestest": {Ours: []string{"internal/metadatatest", "metadata", "metadata/cache", "metadata/routes"}},
 		"internal/metadatatest":      {Ours: []string{"internal/redisdb", "internal/redistest", "metadata", "metadata/redisstore", "metadata/store"}, Outside: []string{"github.com/google/go-cmp", "github.com/redis/go-redis/v9"}},
-		// The store that gateways share. Engines and libpdkv.so do not link it: see TestEnginesLinkNoRedis.
+		// The store that gateways share. Engines and libpdkv.so do not link it: see TestPackagesLinkNoneOfTheUnlinked.
 		"metadata/redisstore": {Ours: []string{"metadata"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		"metadata/handshake":  {Ours: []string{"metadata"}}, // which pairs have shaken hands; of the records it needs the names of runs
 		"metadata/vllm":       {Ours: []string{"metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
@@ -128,6 +128,8 @@ func Packages() map[string]Package {
 			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "auth/keys", "auth/records", "kvplane", "kvplane/memory", "kvplane/memory/view", "kvplane/nixl", "kvplane/transport", "kvplane/transport/nixltransport", "kvplane/transport/tcp", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
 			Outside: []string{"github.com/valyala/fasthttp", "github.com/golang-jwt/jwt/v5"}, // the peers of what is measured
 		},
+		// The page of docs/measurements. plot: axes, bars and text of its charts as SVG; a command of its own, so that pdrouter does not link it.
+		"bench/page": {Ours: []string{"bench"}, Outside: []string{"gonum.org/v1/plot"}},
 		"internal/refengine": {
 			Ours:    []string{"metadata", "kvplane", "kvplane/control", "kvplane/memory", "kvplane/ticket", "kvplane/transport"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
@@ -149,9 +151,9 @@ func Packages() map[string]Package {
 
 // Unlinked is what a package must not link, by import-path prefix, not even through what it imports.
 func Unlinked() map[string][]string {
-	// What gateways share, and what they serve, is not the engines' concern.
+	// What gateways share, and what they serve, is not the engines' concern. The gateway draws nothing.
 	gateways := []string{"github.com/redis/go-redis", "pdrouter/metadata/redisstore", "pdrouter/metadata/cache", "pdrouter/metadata/routes"}
-	return map[string][]string{"internal/refengine": gateways, "kvplane/embed": gateways, "kvplane/capi": gateways, "metadata": gateways}
+	return map[string][]string{"cmd/pdrouter": {"gonum.org"}, "internal/refengine": gateways, "kvplane/embed": gateways, "kvplane/capi": gateways, "metadata": gateways}
 }
 
 // Unsafe names the packages that may use unsafe: those that speak to a C library, or are one, the one that turns addresses of memory

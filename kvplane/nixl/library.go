@@ -29,7 +29,7 @@ type Library struct {
 // connection, UCX (1.22) destroys an endpoint that it has just given out as good, which ends the process in an assertion
 // (stubs.c:107) or leaves its memory in use. A connection that is made in the background fails as one that was lost. UCX otherwise
 // copies between two processes in pieces of 512 KiB, a call each; one of 4 MiB keeps its caller for a third of a millisecond, and blocks
-// that lie together are there in 0.85 to 0.95 of the time (docs/measurements/profiles.md).
+// that lie together are there in 0.85 to 0.95 of the time.
 const (
 	ucxHandleErrors = "UCX_HANDLE_ERRORS" // set to "none"
 	ucxDebugSignal  = "UCX_DEBUG_SIGNO"   // set to "0"
