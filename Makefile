@@ -84,11 +84,11 @@ vllm-bundle: lib ## pack the connector and a trial of it for a machine with vLLM
 
 SECONDS := 60
 sim: ## play the KV plane in a simulated world: 1,000 known traces, then new seeds for SECONDS=60
-	KVPLANE_SEEDS=all $(GO) test -run '^TestSimulatorTraces$$' -count=1 -v ./kvplane/
-	KVPLANE_SIM=$(SECONDS)s $(GO) test -run '^TestSimulator$$' -count=1 -v -timeout 0 ./kvplane/
+	KVPLANE_SEEDS=all $(GO) test -run '^TestSimulatorTraces$$' -count=1 -v ./kvplane/agent/
+	KVPLANE_SIM=$(SECONDS)s $(GO) test -run '^TestSimulator$$' -count=1 -v -timeout 0 ./kvplane/agent/
 
 mutants: ## how many seeds the simulator needs to find each wrong version of the KV plane
-	KVPLANE_MUTANTS=20 $(GO) test -run '^TestMutants$$' -count=1 -v -timeout 0 ./kvplane/
+	KVPLANE_MUTANTS=20 $(GO) test -run '^TestMutants$$' -count=1 -v -timeout 0 ./kvplane/agent/
 
 SOAK := 10m
 soak: ## engines killed, clients that leave, configurations that change, for SOAK=10m: nothing lost, nothing grows

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/agent"
 	"pdrouter/metadata"
 )
 
@@ -193,7 +194,7 @@ func (d *planeDecode) run(o planeOrder) (a planeAnswer, err error) {
 		names = append(names, r.agent.Record().Rank)
 	}
 	for i := o.First; i < o.First+o.Count; i++ {
-		ranks, e := kvplane.NewAggregate(names), d.expectation(i, o.Shape)
+		ranks, e := agent.NewAggregate(names), d.expectation(i, o.Shape)
 		for _, r := range d.ranks {
 			r.clear(i, o.Shape)
 		}
@@ -203,17 +204,17 @@ func (d *planeDecode) run(o planeOrder) (a planeAnswer, err error) {
 		}
 		var seen time.Time
 		var last *planeRank
-		v := kvplane.Nothing
-		for n := 0; n < len(d.ranks) && v == kvplane.Nothing; n++ {
+		v := agent.Nothing
+		for n := 0; n < len(d.ranks) && v == agent.Nothing; n++ {
 			got := <-d.reports
 			if got.at.After(seen) {
 				seen, last = got.at, d.ranks[got.Rank.TP]
 			}
-			if v = ranks.Step(got.Report); v != kvplane.Nothing && v != kvplane.Released || got.ID != planeID(i) {
+			if v = ranks.Step(got.Report); v != agent.Nothing && v != agent.Released || got.ID != planeID(i) {
 				return a, fmt.Errorf("transfer %d: %s %s: %s", i, v, got.Reason, got.Detail)
 			}
 		}
-		if v != kvplane.Released {
+		if v != agent.Released {
 			return a, fmt.Errorf("transfer %d: %d reports and decode is not released", i, len(d.ranks))
 		}
 		a.Release, a.Released = append(a.Release, last.stamp.since()), append(a.Released, time.Now().UnixNano())

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/memory"
 )
 
@@ -14,15 +14,15 @@ func waiting(n int) int { return n * 2 / 5 }
 
 // hold has transfers wait.
 func (d *planeDecode) hold(o planeOrder) error {
-	agent := d.ranks[0].agent
+	rank := d.ranks[0].agent
 	for i := range o.Count {
 		if i < waiting(o.Count) {
-			agent.Expect(d.expectation(o.First+i, o.Shape))
+			rank.Expect(d.expectation(o.First+i, o.Shape))
 		} else {
-			agent.Queue(planeID(o.First+i), d.known()[0].Incarnation)
+			rank.Queue(planeID(o.First+i), d.known()[0].Incarnation)
 		}
 	}
-	return d.until(func(s kvplane.Status) bool { return s.Expectations >= waiting(o.Count) })
+	return d.until(func(s agent.Status) bool { return s.Expectations >= waiting(o.Count) })
 }
 
 // drop gives them up.
@@ -30,7 +30,7 @@ func (d *planeDecode) drop(o planeOrder) error {
 	for i := range o.Count {
 		d.ranks[0].agent.Abandon(planeID(o.First+i), "the row is over")
 	}
-	err := d.until(func(s kvplane.Status) bool { return s.Expectations == 0 })
+	err := d.until(func(s agent.Status) bool { return s.Expectations == 0 })
 	for len(d.reports) > 0 {
 		<-d.reports
 	}
@@ -38,7 +38,7 @@ func (d *planeDecode) drop(o planeOrder) error {
 }
 
 // until waits for the agent's books.
-func (d *planeDecode) until(ok func(kvplane.Status) bool) error {
+func (d *planeDecode) until(ok func(agent.Status) bool) error {
 	for range 3000 {
 		if ok(d.ranks[0].agent.Status()) {
 			return nil

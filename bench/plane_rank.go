@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/nixl"
 	"pdrouter/kvplane/transport"
@@ -52,7 +53,7 @@ type planeReport struct {
 // planeRank is one rank's agent with its memory, on one side of a plane run.
 type planeRank struct {
 	cfg     planeRankConfig
-	agent   *kvplane.Agent
+	agent   *agent.Agent
 	memory  []byte
 	stamp   *stamp
 	tcp     *tcp.Transport // nil over NIXL
@@ -132,7 +133,7 @@ func openPlaneRank(cfg planeRankConfig, peers func() []metadata.Record, reports 
 		transport = &stampedTCP{Transport: r.tcp, stamp: r.stamp}
 	}
 	at := memory.Of(room)
-	agent, err := kvplane.Open(kvplane.Config{
+	agent, err := agent.Open(agent.Config{
 		Self: cfg.record(at), Memory: []memory.Region{at}, Transport: transport, Directory: planeDirectory(peers),
 		Report: func(p kvplane.Report) { reports <- planeReport{p, time.Now()} },
 		Times:  planeTimes(), Log: slog.New(slog.DiscardHandler),

@@ -1,9 +1,7 @@
-// Package kvplane moves finished KV blocks from prefill ranks into decode ranks and says when decode may start.
+// Package kvplane has the words of the plane, which moves finished KV blocks from prefill ranks into decode ranks and says when decode may
+// start: what an engine offers and expects, what it is told of each transfer and for which reason one fails, and the times that bound
+// everything. It does nothing.
 //
-// One Agent per rank, owned by one goroutine; everything else talks to it through its methods. The protocol is in
-// docs/kvplane.md: the state machines (consumer.go, producer.go) are pure step functions, the block plan (plan.go)
-// is a pure function of two layouts and two block lists, and a Transport (tcp in this package, nixl in
-// kvplane/nixl) moves the bytes.
-//
-// Engines link this package; the gateway uses only its control client.
+// An engine opens an agent for each rank (package agent). The protocol between agents is in docs/kvplane.md. The gateway uses none of these
+// but the words of package transfer, tickets and the control routes.
 package kvplane

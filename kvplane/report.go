@@ -104,7 +104,10 @@ const (
 	Busy                           // too much is being written to D already
 )
 
-var reasonNames = [...]string{
+// Reasons is how many there are, none included.
+const Reasons = int(Busy) + 1
+
+var reasonNames = [Reasons]string{
 	"", "cancelled", "no_offer", "dead", "handshake", "lease_over", "sibling", "spent", "stranger", "full", "conflict",
 	"short", "unplannable", "write_failed", "submit_failed", "deadline", "peer_gone", "superseded", "stopped", "closing",
 	"ticket", "tokens", "no_key", "busy",

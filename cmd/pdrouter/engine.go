@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdrouter/internal/refengine"
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/control"
 	"pdrouter/kvplane/transport"
 	"pdrouter/kvplane/transport/byname"
@@ -77,8 +77,8 @@ type engineProcess struct {
 	transport *byname.Transports
 	gpus      *gpus // nil: KV lies in the host's memory
 	engine    *refengine.Engine
-	publisher *client.Publisher     // nil without a gateway
-	peers     kvplane.PeerDirectory // unused without a gateway
+	publisher *client.Publisher   // nil without a gateway
+	peers     agent.PeerDirectory // unused without a gateway
 	events    *control.Broadcaster
 	authorize func(*http.Request) error
 	files     reloads // keys that are trusted
@@ -126,7 +126,7 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 	if p.transport, err = byname.Open(o.transport, p.gpus != nil, log); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
-	p.peers = kvplane.PeerDirectory{Records: gateway.Directory(), Own: o.cfg.Name}
+	p.peers = agent.PeerDirectory{Records: gateway.Directory(), Own: o.cfg.Name}
 	var publisher atomic.Pointer[client.Publisher]
 	o.cfg.Plane = refengine.Plane{
 		Republish: func(rec metadata.Record) {

@@ -12,7 +12,7 @@ most=64 # MiB of the archive
 rm -rf "$to" "$to.tar.gz"
 internal/deps/nixl-pack.sh "$to"
 # Without cgo a binary needs no particular C library.
-for package in kvplane kvplane/transport kvplane/transport/nixltransport internal/cuda internal/refengine; do
+for package in kvplane/agent kvplane/transport kvplane/transport/nixltransport internal/cuda internal/refengine; do
 	mkdir -p "$to/$package"
 	CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o "$to/$package/suite" "./$package"
 	if [ -d "$package/testdata" ]; then

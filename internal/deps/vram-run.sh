@@ -26,7 +26,7 @@ suite() {
 }
 : >"$work/all"
 suite internal/cuda .
-suite kvplane "$pattern"
+suite kvplane/agent "$pattern"
 suite kvplane/transport "$pattern"
 suite kvplane/transport/nixltransport "$pattern"
 suite internal/refengine 'Device'

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/agent"
 	"pdrouter/metadata"
 )
 
@@ -26,7 +27,7 @@ func withholds(faults []Fault) bool {
 func (m *muted) withhold(id kvplane.TransferID, rank int) { m.offers[id] = rank }
 
 // orders are what the ith rank hears.
-func (m *muted) orders(o kvplane.Orders, i int, rank metadata.Rank, ring func()) kvplane.Orders {
+func (m *muted) orders(o agent.Orders, i int, rank metadata.Rank, ring func()) agent.Orders {
 	o.Offer = slices.DeleteFunc(slices.Clone(o.Offer), func(x kvplane.Offer) bool {
 		deaf, ok := m.offers[x.ID]
 		if !ok || deaf >= 0 && deaf != i {
@@ -40,7 +41,7 @@ func (m *muted) orders(o kvplane.Orders, i int, rank metadata.Rank, ring func())
 }
 
 // report is what the ith rank says, with its claims.
-func (m *muted) report(r kvplane.RankReport, i int) kvplane.RankReport {
+func (m *muted) report(r agent.RankReport, i int) agent.RankReport {
 	r.Reports = append(r.Reports, m.claims[i]...)
 	m.claims[i] = nil
 	if len(r.Reports) > 0 {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/transport"
 	"pdrouter/kvplane/transport/tcp"
 	"pdrouter/metadata"
@@ -27,7 +28,7 @@ func (b *phonebook) Engine(_ context.Context, inc metadata.Incarnation) ([]metad
 	defer b.mu.Unlock()
 	for known := range b.engines {
 		if known.Engine == inc.Engine && known.Generation > inc.Generation {
-			return nil, fmt.Errorf("engine %s: %w", inc.ID(), kvplane.ErrSuperseded)
+			return nil, fmt.Errorf("engine %s: %w", inc.ID(), agent.ErrSuperseded)
 		}
 	}
 	if recs, ok := b.engines[inc]; ok {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/control"
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/ticket"
@@ -16,13 +17,13 @@ import (
 // Plane says how an engine hands KV to others and takes it from them. Without a Transport it does neither.
 type Plane struct {
 	Transport    func(rank int) (transport.Transport, error) // makes the transport of one rank's agent; ranks count stage by stage
-	Directory    kvplane.Directory                           // finds the peers that legs name
+	Directory    agent.Directory                             // finds the peers that legs name
 	Times        kvplane.Times
 	Events       *control.Broadcaster // may be nil
 	SerialStarts bool                 // as in kvplane.Config
 	HTTP         string               // base URL of the engine's OpenAI routes, for its records
 	Control      string               // base URL of its control routes, for its records
-	Quarantine   kvplane.Patience
+	Quarantine   agent.Patience
 	// Republish is given the new record of a rank that was rebuilt: until it is published, peers do not reach the rank. It
 	// may be called from any goroutine; nil tells nobody.
 	Republish func(metadata.Record)
@@ -32,13 +33,13 @@ type Plane struct {
 // plane is the agents of one engine, one per rank, and what ties them to its scheduler: orders to all of them, reports
 // of all of them. The engine's goroutine owns what is below agents.
 type plane struct {
-	agents []*kvplane.Agent
+	agents []*agent.Agent
 
 	start    time.Time
-	orders   kvplane.Orders // of the step that is being decided
-	together *kvplane.Aggregator
-	reports  []kvplane.RankReport // scratch
-	outcome  kvplane.Outcome
+	orders   agent.Orders // of the step that is being decided
+	together *agent.Aggregator
+	reports  []agent.RankReport // scratch
+	outcome  agent.Outcome
 	muted    *muted // nil without such a fault
 }
 
@@ -53,7 +54,7 @@ func openPlane(c Config, g *group, self metadata.Incarnation, notify func()) (*p
 			return nil, errors.Join(fmt.Errorf("refengine: transport of rank %d: %w", i, err), p.close())
 		}
 		rank := metadata.Rank{PP: i / c.TP, TP: i % c.TP}
-		a, err := kvplane.Open(kvplane.Config{
+		a, err := agent.Open(agent.Config{
 			Self: metadata.Record{
 				Version: metadata.RecordVersion, Incarnation: self, Role: c.Role, Rank: rank, Size: size,
 				Connector: "kvplane", Compatibility: c.Shape.Compatibility(),
@@ -68,7 +69,7 @@ func openPlane(c Config, g *group, self metadata.Incarnation, notify func()) (*p
 		}
 		p.agents, ranks = append(p.agents, a), append(ranks, rank)
 	}
-	p.together = kvplane.NewAggregator(self, ranks, c.Plane.Times)
+	p.together = agent.NewAggregator(self, ranks, c.Plane.Times)
 	if withholds(c.Faults) {
 		p.muted = newMuted(len(ranks))
 	}
@@ -80,7 +81,7 @@ func (p *plane) now() time.Duration { return time.Since(p.start) }
 
 // abandon orders every rank to give a transfer up.
 func (p *plane) abandon(id kvplane.TransferID, why string) {
-	p.orders.Abandon = append(p.orders.Abandon, kvplane.Abandonment{ID: id, Why: why})
+	p.orders.Abandon = append(p.orders.Abandon, agent.Abandonment{ID: id, Why: why})
 }
 
 // tell gives every rank what has been ordered since it was told last.
@@ -98,7 +99,7 @@ func (e *Engine) tell() {
 				a.Do(p.muted.orders(p.orders, i, a.Record().Rank, e.ring))
 			}
 		}
-		p.orders = kvplane.Orders{} // the ranks keep what they were given
+		p.orders = agent.Orders{} // the ranks keep what they were given
 	}
 	if at := p.together.Next(); at > 0 {
 		e.late.Reset(max(at-p.now(), 0))
@@ -159,8 +160,8 @@ func (e *Engine) Records() []metadata.Record {
 }
 
 // Agents returns what each rank's agent holds and has seen.
-func (e *Engine) Agents() []kvplane.Status {
-	var out []kvplane.Status
+func (e *Engine) Agents() []agent.Status {
+	var out []agent.Status
 	if e.plane != nil {
 		for _, a := range e.plane.agents {
 			out = append(out, a.Status())

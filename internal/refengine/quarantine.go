@@ -5,14 +5,14 @@ import (
 	"slices"
 	"time"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/agent"
 	"pdrouter/metadata"
 )
 
 // suspects sums up what is in quarantine, by peer, but for what no rebuild frees: its peer may run on this host, and
 // only the proof of its death helps.
-func (e *Engine) suspects() map[metadata.Incarnation]kvplane.Kept {
-	out := map[metadata.Incarnation]kvplane.Kept{}
+func (e *Engine) suspects() map[metadata.Incarnation]agent.Kept {
+	out := map[metadata.Incarnation]agent.Kept{}
 	for _, t := range e.transfers {
 		if t.stopped.IsZero() || t.judged {
 			continue
@@ -103,7 +103,7 @@ func (e *Engine) rebuild(peers []metadata.Incarnation) (n int, all bool) {
 		rec, err := a.Rebuild(t)
 		if err != nil {
 			all = false
-			if !errors.Is(err, kvplane.ErrTooSoon) {
+			if !errors.Is(err, agent.ErrTooSoon) {
 				e.cfg.Log.Error("rebuild", "rank", rank, "err", err)
 			}
 			if err := t.Close(); err != nil {

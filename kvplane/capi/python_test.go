@@ -14,6 +14,7 @@ import (
 
 	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/nixl"
 	"pdrouter/metadata"
 )
@@ -200,7 +201,7 @@ func TestProcesses(t *testing.T) {
 			}
 			d.until("closed", id.String())
 			var s struct {
-				Agent kvplane.Status `json:"agent"`
+				Agent agent.Status `json:"agent"`
 			}
 			if err := json.Unmarshal(d.do("status", map[string]any{}), &s); err != nil {
 				t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"pdrouter/kvplane"
+	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/transport"
 )
 
@@ -13,7 +13,7 @@ func (r *Rank) watch() {
 	q := r.cfg.Quarantine
 	tick := time.NewTicker(q.Every())
 	defer tick.Stop()
-	var suspects kvplane.Suspects[string]
+	var suspects agent.Suspects[string]
 	for {
 		select {
 		case <-r.ctx.Done():
@@ -38,11 +38,11 @@ func (r *Rank) watch() {
 }
 
 // keptBy is what peers keep that a rebuild would free.
-func keptBy(quarantined map[string]kvplane.Quarantine) map[string]kvplane.Kept {
-	out := map[string]kvplane.Kept{}
+func keptBy(quarantined map[string]agent.Quarantine) map[string]agent.Kept {
+	out := map[string]agent.Kept{}
 	for peer, q := range quarantined {
 		if q.Blocks > q.Near {
-			out[peer] = kvplane.Kept{Blocks: q.Blocks - q.Near, Since: time.Now().Add(-time.Duration(q.Seconds * float64(time.Second)))}
+			out[peer] = agent.Kept{Blocks: q.Blocks - q.Near, Since: time.Now().Add(-time.Duration(q.Seconds * float64(time.Second)))}
 		}
 	}
 	return out
@@ -62,7 +62,7 @@ func (r *Rank) rebuild() {
 	t := r.transport.New()
 	rec, err := r.agent.Rebuild(t)
 	if err != nil {
-		if !errors.Is(err, kvplane.ErrTooSoon) && !errors.Is(err, transport.ErrClosed) {
+		if !errors.Is(err, agent.ErrTooSoon) && !errors.Is(err, transport.ErrClosed) {
 			r.log.Error("rebuild", "err", err)
 		}
 		if err := t.Close(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/memory/view"
 	"pdrouter/kvplane/transport/byname"
 	"pdrouter/metadata"
@@ -39,9 +40,9 @@ type Rank struct {
 	mu        sync.Mutex
 	state     rankState
 	regions   []metadata.Region
-	unopened  unopened       // until there is an agent
-	agent     *kvplane.Agent // nil until it is open
-	seq       uint64         // of the last report that said something
+	unopened  unopened     // until there is an agent
+	agent     *agent.Agent // nil until it is open
+	seq       uint64       // of the last report that said something
 	publisher *client.Publisher
 	news      bool // there is something to collect
 	results   results
@@ -141,22 +142,22 @@ func (r *Rank) begin() error {
 		Connector: "kvplane", Compatibility: c.Compatibility, HTTP: c.HTTP, Control: c.Control.URL, Layout: c.Cache.layout(r.regions),
 	}
 	self.EngineID = self.ID()
-	peers := kvplane.PeerDirectory{Records: r.client.Directory(), Own: c.Engine}
-	agent, err := kvplane.Open(kvplane.Config{
+	peers := agent.PeerDirectory{Records: r.client.Directory(), Own: c.Engine}
+	a, err := agent.Open(agent.Config{
 		Self: self, Memory: memoryOf(c.Cache.Memory, r.regions), Transport: t, Directory: peers,
 		Notify: r.notified, Times: c.Times.plane(), SerialStarts: c.SerialStarts, Log: r.log.With("rank", self.Rank.String()),
 	})
 	if err != nil {
 		return errors.Join(err, t.Close())
 	}
-	publisher, err := client.NewPublisher(r.client, client.PublisherConfig{TTL: c.Gateway.TTL}, r.log, agent.Record())
+	publisher, err := client.NewPublisher(r.client, client.PublisherConfig{TTL: c.Gateway.TTL}, r.log, a.Record())
 	if err != nil {
-		return errors.Join(err, agent.Close())
+		return errors.Join(err, a.Close())
 	}
 	r.mu.Lock()
-	r.agent, r.publisher = agent, publisher
+	r.agent, r.publisher = a, publisher
 	for _, o := range r.unopened.orders {
-		agent.Do(o)
+		a.Do(o)
 	}
 	r.unopened.orders = nil
 	r.mu.Unlock()
@@ -208,7 +209,7 @@ func (r *Rank) Do(orders []byte) error {
 	if len(orders) == 0 {
 		return nil
 	}
-	o, err := kvplane.ParseOrders(orders)
+	o, err := agent.ParseOrders(orders)
 	if err != nil {
 		return wrong(Argument, "embed: %w", err)
 	}
@@ -246,15 +247,15 @@ func (r *Rank) Collect(buf []byte, need *int) error {
 // collect returns nil if there is nothing to say.
 func (r *Rank) collect() []byte {
 	r.mu.Lock()
-	agent, some, own := r.agent, r.newsLocked(), r.unopened.reports
+	a, some, own := r.agent, r.newsLocked(), r.unopened.reports
 	r.news, r.unopened.fresh, r.unopened.reports = false, false, nil
 	r.mu.Unlock()
 	if !some {
 		return nil
 	}
-	s := said{report: kvplane.RankReport{Engine: metadata.Incarnation{Engine: r.cfg.Engine, Generation: r.cfg.Generation}, Rank: r.cfg.Rank.rank()}}
-	if agent != nil {
-		s.report = agent.Collect()
+	s := said{report: agent.RankReport{Engine: metadata.Incarnation{Engine: r.cfg.Engine, Generation: r.cfg.Generation}, Rank: r.cfg.Rank.rank()}}
+	if a != nil {
+		s.report = a.Collect()
 	}
 	clears, failed := r.clean(s.report.Reports)
 	r.mu.Lock()
@@ -317,23 +318,23 @@ func (r *Rank) Gone(inc metadata.Incarnation) error {
 // Status returns JSON for people and metrics.
 func (r *Rank) Status() ([]byte, error) {
 	r.mu.Lock()
-	agent := r.agent
+	a := r.agent
 	s := struct {
-		Kind       string         `json:"kind"`
-		Engine     string         `json:"engine"`
-		Generation uint64         `json:"generation"`
-		Rank       string         `json:"rank"`
-		Transport  string         `json:"transport"`
-		Open       bool           `json:"open"` // there is an agent
-		Rebuilds   uint64         `json:"rebuilds"`
-		Agent      kvplane.Status `json:"agent"`
+		Kind       string       `json:"kind"`
+		Engine     string       `json:"engine"`
+		Generation uint64       `json:"generation"`
+		Rank       string       `json:"rank"`
+		Transport  string       `json:"transport"`
+		Open       bool         `json:"open"` // there is an agent
+		Rebuilds   uint64       `json:"rebuilds"`
+		Agent      agent.Status `json:"agent"`
 	}{
 		Kind: KindRank, Engine: r.cfg.Engine, Generation: r.cfg.Generation, Rank: r.cfg.Rank.rank().String(),
-		Transport: r.transport.Name(), Open: agent != nil, Rebuilds: r.rebuilds,
+		Transport: r.transport.Name(), Open: a != nil, Rebuilds: r.rebuilds,
 	}
 	r.mu.Unlock()
-	if agent != nil {
-		s.Agent = agent.Status()
+	if a != nil {
+		s.Agent = a.Status()
 	}
 	return json.Marshal(s)
 }
@@ -350,11 +351,11 @@ func (r *Rank) Close() error {
 	r.cancel()
 	r.tasks.Wait() // what opens the agent, too
 	r.mu.Lock()
-	agent := r.agent
+	a := r.agent
 	r.mu.Unlock()
 	var errs []error
-	if agent != nil {
-		errs = append(errs, agent.Close())
+	if a != nil {
+		errs = append(errs, a.Close())
 	}
 	r.withdraw()
 	r.following.Wait()

@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/memory"
 	"pdrouter/metadata"
 )
@@ -26,7 +27,7 @@ func TestRankStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	orders := kvplane.Orders{Abandon: []kvplane.Abandonment{{ID: kvplane.TransferID{1}}}}.Marshal()
+	orders := agent.Orders{Abandon: []agent.Abandonment{{ID: kvplane.TransferID{1}}}}.Marshal()
 	unmapped := regions[0]
 	unmapped.Base = 1 << 20
 	large := regions[0]
@@ -72,7 +73,7 @@ func TestBroken(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := kvplane.NewTransferID() // comes to its end all the same
-		if err := e.scheduler.Hear((&said{report: kvplane.RankReport{Engine: metadata.Incarnation{Engine: name, Generation: 5}}}).marshal()); err != nil {
+		if err := e.scheduler.Hear((&said{report: agent.RankReport{Engine: metadata.Incarnation{Engine: name, Generation: 5}}}).marshal()); err != nil {
 			t.Fatal(err)
 		}
 		if err := e.scheduler.Expect(&Transfer{ID: id, Peer: metadata.Incarnation{Engine: "nobody", Generation: 1}, To: 7, Groups: list(5, 2)}); err != nil {
@@ -135,7 +136,7 @@ func TestRebuild(t *testing.T) {
 
 // TestQuarantineThatARebuildFrees: what a rebuild would not free has nobody rebuilt.
 func TestQuarantineThatARebuildFrees(t *testing.T) {
-	got := keptBy(map[string]kvplane.Quarantine{"far": {Blocks: 3, Seconds: 61}, "both": {Blocks: 3, Near: 2}, "near": {Blocks: 99, Near: 99, Seconds: 600}})
+	got := keptBy(map[string]agent.Quarantine{"far": {Blocks: 3, Seconds: 61}, "both": {Blocks: 3, Near: 2}, "near": {Blocks: 99, Near: 99, Seconds: 600}})
 	if len(got) != 2 || got["far"].Blocks != 3 || got["both"].Blocks != 1 || time.Since(got["far"].Since) < 61*time.Second {
 		t.Errorf("got %+v; want what is not all near", got)
 	}

@@ -3,6 +3,7 @@
 package transfer
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
@@ -21,6 +22,9 @@ func NewID() ID {
 
 // String returns 32 hexadecimal digits.
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
+
+// Compare orders ids, as slices.SortFunc wants it.
+func (id ID) Compare(other ID) int { return bytes.Compare(id[:], other[:]) }
 
 // ParseID is the inverse of String. Capital digits and the zero id are refused.
 func ParseID(s string) (ID, error) {

@@ -1,0 +1,32 @@
+package agent
+
+import "pdrouter/kvplane/plan"
+
+// roomOf says how many blocks a peer's own record has in each group: it can register no others.
+func (w *writer) roomOf(p *peer) []int {
+	if p.room == nil {
+		p.room = []int{}
+		if n, err := plan.Blocks(p.record); err == nil {
+			p.room = n
+		}
+	}
+	return p.room
+}
+
+// parse decodes what a peer sent, within what its record allows.
+func (w *writer) parse(p *peer, body []byte) (*message, error) {
+	if len(body) == 0 || messageKind(body[0]) != msgRegister {
+		return parseMessage(body)
+	}
+	return parseWithin(body, w.roomOf(p))
+}
+
+// budgetOf is how many blocks the registrations of one peer may have together before they are posted. Each block
+// is in one that its owner waits for, and perhaps in one of which it has not heard yet that nothing was begun.
+func (w *writer) budgetOf(p *peer) int {
+	sum := 0
+	for _, n := range w.roomOf(p) {
+		sum = min(sum+n, 1<<30)
+	}
+	return 2 * sum
+}

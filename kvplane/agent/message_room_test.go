@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"errors"
+	"pdrouter/kvplane"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestRegisterWithinRoom: a registration of blocks that its sender does not have is malformed before its runs become
+// ids, each of which would take four bytes.
+func TestRegisterWithinRoom(t *testing.T) {
+	list := func(start, n int) kvplane.BlockList {
+		var l kvplane.BlockList
+		for i := range n {
+			l.Blocks = append(l.Blocks, int32(start+i))
+		}
+		return l
+	}
+	for name, c := range map[string]struct {
+		groups []kvplane.BlockList
+		room   []int
+		ok     bool
+	}{
+		"all of both":       {[]kvplane.BlockList{list(0, 8), list(0, 4)}, []int{8, 4}, true},
+		"one group of two":  {[]kvplane.BlockList{list(0, 8)}, []int{8, 4}, true},
+		"none":              {nil, nil, true},
+		"an id too high":    {[]kvplane.BlockList{list(0, 1), list(4, 1)}, []int{8, 4}, false},
+		"a run too long":    {[]kvplane.BlockList{list(0, 9)}, []int{8}, false},
+		"more than it has":  {[]kvplane.BlockList{{Blocks: []int32{1, 1, 1, 1, 1}}}, []int{4}, false},
+		"a group too many":  {[]kvplane.BlockList{list(0, 1), list(0, 1)}, []int{8}, false},
+		"a million":         {[]kvplane.BlockList{list(0, 1<<20)}, []int{64}, false},
+		"a broken record's": {[]kvplane.BlockList{list(0, 1)}, []int{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := appendMessage(nil, &message{kind: msgRegister, seq: 1, groups: c.groups})
+			m, err := parseWithin(b, c.room)
+			if (err == nil) != c.ok || err != nil && !errors.Is(err, errMessage) {
+				t.Fatalf("%v; want %v", err, c.ok)
+			}
+			if err == nil && !cmp.Equal(m.groups, c.groups) {
+				t.Errorf("groups are %v", m.groups)
+			}
+			if n := testing.AllocsPerRun(10, func() { _, _ = parseWithin(b, c.room) }); !c.ok && n > 8 {
+				t.Errorf("%v allocations", n)
+			}
+		})
+	}
+}
+
+// TestForeignBlocksAreMalformed: the owner takes the sender's own record for what it can have.
+func TestForeignBlocksAreMalformed(t *testing.T) {
+	net := newFakeNet()
+	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
+		whole(t, p, d)
+		blocks := d.records[0].Layout.Regions[0].Blocks / d.records[0].Layout.Physical
+		id := kvplane.NewTransferID()
+		d.expect(id, p, [2]int{0, 12}, []kvplane.BlockList{{Blocks: []int32{int32(blocks)}}})
+		time.Sleep(time.Second)
+		if s := p.agents[0].Status(); s.Dropped["malformed"] == 0 || s.Registrations > 1 {
+			t.Errorf("%d registrations, dropped %v", s.Registrations, s.Dropped)
+		}
+		d.abandon(id)
+		d.await(id, kvplane.Safe)
+	})
+}
+
+// TestSessionBudget: the registrations of one session have at most so many blocks together, and what has ended makes
+// room again.
+func TestSessionBudget(t *testing.T) {
+	p := newProducer(kvplane.Times{}.WithDefaults())
+	m := &message{wait: time.Minute, groups: []kvplane.BlockList{{Blocks: make([]int32, 4)}, {Blocks: make([]int32, 1)}}}
+	register := func(seq int) status {
+		t.Helper()
+		out := p.Step(event{kind: evRegister, at: 1, peer: 1, inc: far, seq: uint64(seq), id: numbered(seq), msg: m, budget: 10}, nil)
+		return out[len(out)-1].status
+	}
+	for seq, want := range map[int]statusState{1: statusWaiting, 2: statusWaiting} {
+		if got := register(seq); got.state != want {
+			t.Errorf("%d: %+v; want %s", seq, got, want)
+		}
+	}
+	if got := register(3); got.state != statusNotBegun || got.reason != kvplane.Full {
+		t.Errorf("a third: %+v; want not_begun(full)", got)
+	}
+	p.Step(event{kind: evAbandon, at: 2, id: numbered(1)}, nil)
+	if got := register(4); got.state != statusWaiting {
+		t.Errorf("after one has ended: %+v; want waiting", got)
+	}
+	if n := p.sessions[1].blocks; n != 10 {
+		t.Errorf("%d blocks are counted; want 10", n)
+	}
+	// D may have its blocks back, and register them again, before P hears how a write has ended.
+	p.Step(event{kind: evOffer, at: 3, id: numbered(4), inc: far, offer: &kvplane.Offer{Peer: far}}, nil)
+	p.Step(event{kind: evConsumers, at: 3, id: numbered(4), owed: []peerID{1}}, nil)
+	if n := p.sessions[1].blocks; n != 5 {
+		t.Errorf("%d blocks are counted while one is being written; want 5", n)
+	}
+}

@@ -1,0 +1,47 @@
+package agent
+
+import (
+	"pdrouter/kvplane"
+	"pdrouter/metadata"
+)
+
+// Orders are what an engine's scheduler tells all its ranks in one step. They are plain data with a msgpack form, so
+// that they may cross to ranks in other processes. The zero value orders nothing. Every rank gets the same Orders:
+// nobody may change the slices once they are given out.
+type Orders struct {
+	Queue   []Queued
+	Expect  []kvplane.Expectation
+	Offer   []kvplane.Offer
+	Abandon []Abandonment
+}
+
+// Queued says that a decode leg waits for free blocks, so that its producer keeps the lease until it expects them. It
+// is to be said again, well within Times.Queue, as long as that is so.
+type Queued struct {
+	ID   kvplane.TransferID
+	Peer metadata.Incarnation // the producer engine
+}
+
+// Abandonment gives a transfer up, whichever side it is on, known already or not.
+type Abandonment struct {
+	ID  kvplane.TransferID
+	Why string // for people
+}
+
+// Empty says that there is nothing to tell.
+func (o *Orders) Empty() bool {
+	return len(o.Queue)+len(o.Expect)+len(o.Offer)+len(o.Abandon) == 0
+}
+
+// RankReport is what one rank has to say in one step. It is plain data with a msgpack form. Reports are those
+// since the rank's last one; Handshakes and Pending are how things stand.
+type RankReport struct {
+	Engine  metadata.Incarnation
+	Rank    metadata.Rank
+	Seq     uint64 // numbers those that have Reports, from 1; one without repeats the last number
+	Reports []kvplane.Report
+	// Handshakes is how many peer engines' records are being looked up, Pending which transfers wait for them, at most
+	// maxAwaiting of them.
+	Handshakes int
+	Pending    []kvplane.TransferID
+}

@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"pdrouter/kvplane"
+	"slices"
+	"sync"
+)
+
+// maxAwaiting bounds the transfers that wait for a handshake in what waits for Collect. Reports are never dropped: there
+// are at most two for each Expectation, one for each Offer, and the engine orders no more while it has no blocks.
+const maxAwaiting = 1 << 12
+
+// collected is what an agent keeps for Collect.
+type collected struct {
+	mu       sync.Mutex
+	next     RankReport
+	notified bool                 // and not collected since
+	shifted  bool                 // the owner's: what waits for handshakes may have changed
+	pending  []kvplane.TransferID // the owner's scratch
+}
+
+// Do carries out what the scheduler orders: first what is queued, then expectations, offers and abandonments. It does
+// not block, and after Close it does nothing.
+func (a *Agent) Do(o Orders) {
+	if o.Empty() {
+		return
+	}
+	a.writer.post(func() { a.writer.order(&o) })
+}
+
+func (w *writer) order(o *Orders) {
+	for i := range o.Queue {
+		w.queue(o.Queue[i].ID, o.Queue[i].Peer)
+	}
+	for i := range o.Expect {
+		w.expect(&o.Expect[i])
+	}
+	for i := range o.Offer {
+		w.offer(&o.Offer[i])
+	}
+	for i := range o.Abandon {
+		w.abandon(o.Abandon[i].ID, o.Abandon[i].Why)
+	}
+}
+
+// Collect returns what the rank has to say since the last Collect: reports if Config.Report is nil, and the
+// handshakes that are pending. It does not block. Config.Notify tells when there is something.
+func (a *Agent) Collect() RankReport {
+	c := &a.writer.collected
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := c.next
+	out.Engine, out.Rank = a.Record().Incarnation, a.Record().Rank
+	if len(out.Reports) > 0 {
+		out.Seq++
+	}
+	out.Pending = append([]kvplane.TransferID(nil), c.next.Pending...)
+	c.next = RankReport{Seq: out.Seq, Handshakes: out.Handshakes, Pending: c.next.Pending}
+	c.notified = false
+	return out
+}
+
+// keep adds to what waits for Collect and wakes the engine, once until it collects.
+func (w *writer) keep(add func(*RankReport)) {
+	c := &w.collected
+	c.mu.Lock()
+	add(&c.next)
+	wake := !c.notified
+	c.notified = true
+	c.mu.Unlock()
+	if wake && w.cfg.Notify != nil {
+		w.cfg.Notify()
+	}
+}
+
+func (w *writer) keepReport(r kvplane.Report) {
+	w.keep(func(next *RankReport) { next.Reports = append(next.Reports, r) })
+}
+
+// keepPending notes which transfers wait for a handshake, and tells the engine if that is news.
+func (w *writer) keepPending() {
+	w.collected.shifted = false
+	handshakes, pending := 0, w.collected.pending[:0]
+	for _, e := range w.engines {
+		if n := len(e.expects) + len(e.offers); e.peers == nil || n > 0 { // known ones are looked up again
+			handshakes++
+			pending = append(append(pending, e.expects...), e.offers...)
+		}
+	}
+	slices.SortFunc(pending, kvplane.TransferID.Compare)
+	pending = pending[:min(len(pending), maxAwaiting)]
+	w.collected.pending = pending
+	c := &w.collected
+	c.mu.Lock()
+	same := c.next.Handshakes == handshakes && slices.Equal(c.next.Pending, pending)
+	c.mu.Unlock()
+	if !same {
+		w.keep(func(next *RankReport) {
+			next.Handshakes, next.Pending = handshakes, append(next.Pending[:0], pending...)
+		})
+	}
+}

@@ -1,0 +1,234 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/transport"
+	"pdrouter/metadata"
+)
+
+// rebuildPause is the least time between two rebuilds of an agent: each fails every transfer that is under way.
+const rebuildPause = time.Minute
+
+// ErrTooSoon is what Rebuild returns within a minute after the last one.
+var ErrTooSoon = errors.New("the agent was rebuilt less than a minute ago")
+
+// Rebuild is the last way out of a quarantine, for a transport that cannot fence and a peer of whose death there is no
+// proof: the transport is closed, so that nothing lands through it any more, and t takes its place under a new agent
+// name. Everything under way fails (Negative, Sent) with reason Closing; what had failed is Safe, and only where the
+// peer is near does its death have to be proven as before, for such a peer copies by itself. If the old transport cannot be
+// closed nothing is Safe without that proof, and what was being written is not Sent.
+//
+// It returns the record that must now be published instead of the old one; until then peers reach nobody here. The
+// engine's incarnation stays what it is: its other ranks go on. Calls made meanwhile are carried out afterwards. An
+// error means that nothing has changed. t is the agent's from then on, and the caller's if there was an error.
+func (a *Agent) Rebuild(t transport.Transport) (metadata.Record, error) {
+	answer := make(chan error, 1)
+	if !a.writer.post(func() { answer <- a.rebuild(t) }) {
+		return metadata.Record{}, transport.ErrClosed
+	}
+	select {
+	case err := <-answer:
+		return a.outcome(err)
+	case <-a.done:
+	}
+	select { // it may have been carried out, and then its transport was closed with the agent
+	case err := <-answer:
+		return a.outcome(err)
+	default:
+		return metadata.Record{}, transport.ErrClosed
+	}
+}
+
+func (a *Agent) outcome(err error) (metadata.Record, error) {
+	if err != nil {
+		return metadata.Record{}, err
+	}
+	return a.Record(), nil
+}
+
+// rebuild runs on the owner's goroutine.
+func (a *Agent) rebuild(t transport.Transport) error {
+	w := a.writer
+	if now := w.now(); w.rebuilt > 0 && now-w.rebuilt < rebuildPause {
+		return fmt.Errorf("kvplane: agent %s: %w", w.self.Agent, ErrTooSoon)
+	}
+	self, h := w.self, w.host
+	base, epoch := agentEpoch(self.Agent)
+	self.Agent = base + "#" + strconv.FormatUint(epoch+1, 10)
+	if len(self.Agent) > maxName {
+		return fmt.Errorf("kvplane: agent name of %d bytes; want at most %d", len(self.Agent), maxName)
+	}
+	var err error
+	if self.Key, h.agree, err = transport.NewKey(); err != nil {
+		return fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
+	}
+	transport.Introduce(t, self.Key, h.agree)
+	if self.Blob, self.Doorbell, err = t.Open(self.Agent, w.cfg.Memory); err != nil {
+		return fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
+	}
+	self.Transport = t.Name()
+	w.log.Warn("kvplane: the agent is rebuilt", "as", self.Agent, "quarantined", w.quarantined())
+	w.replace(self, h, t)
+	a.mu.Lock()
+	a.record = self
+	a.mu.Unlock()
+	return nil
+}
+
+// replace ends what the owner has under its old name and begins anew under another one, with a transport that is open.
+func (w *writer) replace(self metadata.Record, h host, t transport.Transport) {
+	w.step(event{kind: evClose})
+	w.tellSettled()
+	w.poll() // so that what was said last may leave
+	err := w.sever()
+	if err != nil {
+		w.log.Error("kvplane: the old transport could not be closed; blocks stay held", "writing", len(w.writes), "quarantined", w.quarantined(), "err", err)
+	}
+	w.leave(err == nil)
+	w.self, w.host, w.cfg.Transport = self, h, t
+	w.log = w.cfg.Log.With("agent", self.Agent)
+	producer, consumer := w.producer, w.consumer
+	w.reset()
+	w.keepEnded(producer, consumer)
+	w.rebuilt = w.now()
+	if len(w.remnants) > 0 {
+		w.watch(w.cfg.Times.Resend)
+	}
+}
+
+// remnant is a failed transfer of an agent that was rebuilt, in whose blocks a near process may still write.
+type remnant struct {
+	last effect // the report that ends it
+	inc  metadata.Incarnation
+	near []metadata.Record // the ranks that may
+}
+
+// leave keeps what is not safe though the agent that it came through is gone. Where no rank that is not proven dead is near,
+// nothing lands any more, if the transport is closed.
+func (w *writer) leave(closed bool) {
+	for _, id := range slices.SortedFunc(maps.Keys(w.awaited), kvplane.TransferID.Compare) {
+		r := w.consumer.receipts[id]
+		if r == nil || w.remnants[id] != nil {
+			continue
+		}
+		x := &remnant{inc: r.inc, last: effect{
+			do: doReport, report: kvplane.Safe, id: id, reason: r.reason, detail: r.detail, expect: r.expect,
+		}}
+		for _, record := range w.recordsOf(r.inc) {
+			if !closed || w.neighbour(record) {
+				x.near = append(x.near, record)
+			}
+		}
+		if closed && len(x.near) == 0 {
+			w.report(&x.last)
+			continue
+		}
+		w.remnants[id] = x
+	}
+}
+
+// lookAtRemnants ends those whose writers are all proven dead, and says whether the others may come to be.
+func (w *writer) lookAtRemnants(proven func(*remnant) bool) (again bool) {
+	for _, id := range slices.SortedFunc(maps.Keys(w.remnants), kvplane.TransferID.Compare) {
+		x := w.remnants[id]
+		if !proven(x) {
+			again = again || local(w.self.Process, x.near)
+			continue
+		}
+		delete(w.remnants, id)
+		w.report(&x.last)
+	}
+	return again
+}
+
+// agentEpoch splits the name of a rank's agent: what all agents of this run of the rank have in common, and which of
+// them it is, from 1.
+func agentEpoch(name string) (base string, epoch uint64) {
+	at := strings.LastIndexByte(name, '#')
+	if at < strings.LastIndexByte(name, '/') {
+		return name, 1
+	}
+	n, err := strconv.ParseUint(name[at+1:], 10, 64)
+	if err != nil || n < 2 {
+		return name, 1
+	}
+	return name[:at], n
+}
+
+// renewPause is the least time between two look-ups of an engine whose ranks may have been rebuilt.
+const renewPause = 200 * time.Millisecond
+
+// renewable says that an unknown agent may be one that a known engine's rank has been rebuilt as.
+func (e *engine) renewable(agent string) bool {
+	base, epoch := agentEpoch(agent)
+	return slices.ContainsFunc(e.peers, func(p *peer) bool {
+		known, at := agentEpoch(p.record.Agent)
+		return known == base && at < epoch
+	})
+}
+
+// renew looks a known engine's records up again, one look-up at a time.
+func (w *writer) renew(inc metadata.Incarnation, e *engine) {
+	now := w.now()
+	if e.renewing || e.renewed > 0 && now-e.renewed < renewPause {
+		return
+	}
+	e.renewing, e.renewed = true, now
+	w.lookup(inc, func(records []metadata.Record, err error) {
+		e.renewing = false
+		if w.engines[inc] != e {
+			return // void meanwhile
+		}
+		if errors.Is(err, ErrSuperseded) {
+			w.gone(inc, w.cfg.SerialStarts)
+			return
+		}
+		if err == nil {
+			w.renewedAs(e, records)
+		}
+		for _, p := range e.peers {
+			p.unsure = false
+		}
+		w.serveAll(e)
+	})
+}
+
+// unsure says that an engine is looked up again before a transfer begins with it: a rank that was lost may have been
+// rebuilt, and a transfer with its old agent would fail.
+func (w *writer) unsure(inc metadata.Incarnation, e *engine) bool {
+	if slices.ContainsFunc(e.peers, func(p *peer) bool { return p.unsure }) {
+		w.renew(inc, e)
+	}
+	return e.renewing
+}
+
+// renewedAs puts the agents that ranks have been rebuilt as in the place of the old ones. Never an older one.
+func (w *writer) renewedAs(e *engine, records []metadata.Record) {
+	for i, r := range records {
+		if i >= len(e.peers) || r.Rank != e.records[i].Rank || !e.renewable(r.Agent) || w.agents[r.Agent] != nil {
+			continue
+		}
+		old := e.peers[i]
+		w.log.Info("kvplane: a peer was rebuilt", "peer", old.record.Agent, "as", r.Agent)
+		before := []metadata.Record{old.record}
+		fenced := w.fenceAll(before)
+		old.gone, old.retry = true, 0
+		e.records = slices.Clone(e.records)
+		e.records[i] = r
+		e.expected, e.owed, e.tailed = nil, nil, false
+		e.peers[i] = w.addPeer(r)
+		// Its record is published only after its old transport was closed, so this is also its word that nothing it
+		// had posted is in progress.
+		w.step(event{kind: evGone, peer: old.id, inc: r.Incarnation, proof: true, fenced: fenced})
+		w.forgetAll(before)
+		w.release(old)
+	}
+}

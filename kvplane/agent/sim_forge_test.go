@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"math/rand/v2"
+
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/transport"
+)
+
+// simKnown is a secret that everybody knows.
+func simKnown([]byte) ([]byte, error) { return make([]byte, 32), nil }
+
+// forge has somebody who sees what is sent, but has no part in the session, say something in the sender's name.
+func (s *sim) forge(l *simLink) {
+	if !s.strike(faultForge) {
+		return
+	}
+	d := s.dice[faultForge]
+	from, to := l.from.record, l.to.record
+	m := l.to.lie(l.from, d)
+	if m == nil {
+		return
+	}
+	session, err := newSession(simKnown, from, to)
+	if err != nil {
+		s.fail("panic", "a forger's session: %v", err)
+	}
+	e := envelope{from: from.Incarnation, agent: from.Agent, to: to.Agent}
+	body := session.sign(seal(nil, e, appendMessage(nil, m)))
+	in := transport.Incoming{Kind: transport.MessageReceived, Agent: l.as, Body: body}
+	to0 := l.to
+	refused := to0.w.drops[dropForged]
+	s.after(s.extent(faultForge, 2e6), func() {
+		to0.arrive(in, true)
+		s.after(5e6, func() {
+			if to0.w.drops[dropForged] > refused {
+				s.counts.reach("forged message refused")
+			}
+		})
+	})
+}
+
+// lie is something that would change what a node does, if it were believed.
+func (n *simNode) lie(from *simNode, d *rand.Rand) *message {
+	p := n.w.agents[from.record.Agent]
+	if p == nil {
+		return nil
+	}
+	if n.run.engine.isPrefill() {
+		in := n.w.producer.sessions[p.id]
+		if in == nil || len(in.order.all) == 0 {
+			return nil
+		}
+		r := in.order.all[d.IntN(len(in.order.all))]
+		return &message{kind: msgFloor, floor: r.seq + 1 + d.Uint64N(3)}
+	}
+	out := n.w.consumer.sessions[p.id]
+	if out == nil || out.last < out.floor {
+		return nil
+	}
+	m := &message{kind: msgStatus, seq: out.floor + d.Uint64N(out.last-out.floor+1), status: status{state: statusNotBegun, reason: kvplane.Dead}}
+	if d.IntN(2) == 0 {
+		m.status = status{state: statusDone, tokens: 64}
+	}
+	return m
+}

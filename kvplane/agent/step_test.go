@@ -1,0 +1,184 @@
+package agent
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/step and testdata/traces.txt")
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(got, string(want)); diff != "" {
+		t.Errorf("%s differs (-got +want):\n%s", path, diff)
+	}
+}
+
+// TestStepScripts plays testdata/step/*.txt: a first line naming the side, then events, each followed by ----, its
+// effects and what is remembered after it.
+func TestStepScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/step/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, path := range files {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			raw, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out strings.Builder
+			var s *stepper
+			skip := false
+			for line := range strings.Lines(string(raw)) {
+				line = strings.TrimSuffix(line, "\n")
+				switch {
+				case line == "producer" || line == "consumer":
+					s = newStepper(line)
+				case line == "----":
+					skip = true
+					continue
+				case line == "":
+					skip = false
+				case strings.HasPrefix(line, "#"):
+				case skip:
+					continue
+				default:
+					fmt.Fprintf(&out, "%s\n----\n", line)
+					for _, x := range s.step(parseEvent(t, line)) {
+						fmt.Fprintln(&out, x)
+					}
+					fmt.Fprintln(&out, s.states())
+					continue
+				}
+				fmt.Fprintln(&out, line)
+			}
+			golden(t, path, out.String())
+		})
+	}
+}
+
+// TestStepMatrix meets every state with every event. A pair without a row in docs/kvplane.md shows a drop, or nothing,
+// and the state as it was.
+func TestStepMatrix(t *testing.T) {
+	for _, m := range []struct {
+		file   string
+		side   string
+		states [][2]string // name, events that lead there separated by ;
+		events []string
+	}{
+		{"producer.matrix", "producer", [][2]string{
+			{"none", ""},
+			{"early waiting", "register peer=1 seq=1 tid=1 floor=1"},
+			{"early cancelled", "cancel peer=1 seq=1 tid=1 floor=1"},
+			{"held nobody came", "offer tid=1; consumers tid=1 owed=1,2"},
+			{"held owed unknown", "register peer=1 seq=1 tid=1 floor=1; offer tid=1"},
+			{"held pairing", "register peer=1 seq=1 tid=1 floor=1; down peer=1; offer tid=1; consumers tid=1 owed=1,2"},
+			{"held writing", "register peer=1 seq=1 tid=1 floor=1; offer tid=1; consumers tid=1 owed=1,2"},
+			{"held one done", "register peer=1 seq=1 tid=1 floor=1; offer tid=1; consumers tid=1 owed=1,2; written peer=1 seq=1 tid=1"},
+			{"draining", "register peer=1 seq=1 tid=1 floor=1; offer tid=1; consumers tid=1 owed=1,2; cancel peer=2 seq=1 tid=1 floor=1"},
+			{"spent sent", "register peer=1 seq=1 tid=1 floor=1; offer tid=1; consumers tid=1 owed=1; written peer=1 seq=1 tid=1"},
+			{"spent dead", "register peer=1 seq=1 tid=1 floor=1; abandon tid=1"},
+			{"spent, the lease is over", "offer tid=1; consumers tid=1 owed=1,2; tick at=31s"},
+			{"closing, one is written", "register peer=1 seq=1 tid=1 floor=1; offer tid=1; consumers tid=1 owed=1,2; close"},
+		}, []string{
+			"register peer=1 seq=1 tid=1 floor=1", "register peer=1 seq=1 tid=1 floor=1 body=9", "register peer=1 seq=2 tid=1 floor=1",
+			"register peer=1 seq=1 tid=1 floor=2", "register peer=2 seq=1 tid=1 floor=1", "register peer=3 seq=1 tid=1 floor=1 inc=other",
+			"cancel peer=1 seq=1 tid=1 floor=1", "cancel peer=2 seq=1 tid=1 floor=1", "floor peer=1 floor=2", "floor peer=1 floor=1 settled=1",
+			"offer tid=1", "consumers tid=1 owed=1,2", "consumers tid=1 owed=", "unpaired tid=1 reason=handshake", "abandon tid=1",
+			"refused peer=1 seq=1 tid=1 reason=short", "nothing peer=1 seq=1 tid=1", "written peer=1 seq=1 tid=1", "broken peer=1 seq=1 tid=1",
+			"up peer=1", "down peer=1", "unreachable peer=1", "gone inc=far", "gone inc=other", "tick", "tick at=30ms", "tick at=6s", "tick at=31s", "tick at=200s",
+			"expect tid=1", "status peer=1 seq=1 state=done",
+			"beat peer=1 floor=1 lines=1:1", "beat peer=1 floor=1 lines=1:2", "beat peer=1 floor=1 lines=7:1", "beat peer=1 floor=2 lines=1:1",
+			"beat peer=1 floor=1 lines=0:1", "beat peer=9 floor=1 lines=0:1,0:2 inc=other", "beat peer=1 floor=1", "close", "queue tid=1", "beatack peer=1", "bye peer=1",
+			"register peer=1 seq=1 tid=1 floor=1 ticket=3 hash=4", "offer tid=1 ticket=5 hash=6",
+		}},
+		{"consumer.matrix", "consumer", [][2]string{
+			{"none", ""},
+			{"given up before", "abandon tid=1"},
+			{"queued", "queue tid=1"},
+			{"queued, producers known", "queue tid=1; producers tid=1 from=1,2"},
+			{"queued and given up", "queue tid=1; producers tid=1 from=1,2; abandon tid=1"},
+			{"queued and lapsed", "queue tid=1; producers tid=1 from=1,2; beatack peer=1 lines=0:1:not_begun:lease_over"},
+			{"pairing", "expect tid=1"},
+			{"pairing and given up", "expect tid=1; abandon tid=1"},
+			{"collect, never sent", "queue tid=9; producers tid=9 from=1; down peer=1; expect tid=1; producers tid=1 from=1,2"},
+			{"collect writing", "expect tid=1; producers tid=1 from=1,2; status peer=1 seq=1 state=writing"},
+			{"closing", "expect tid=1; producers tid=1 from=1,2; close"},
+			{"collect sent", "expect tid=1; producers tid=1 from=1,2"},
+			{"collect acked", "expect tid=1; producers tid=1 from=1,2; status peer=1 seq=1 state=waiting"},
+			{"collect one done", "expect tid=1; producers tid=1 from=1,2; status peer=1 seq=1 state=done"},
+			{"collect lost", "expect tid=1; producers tid=1 from=1,2; down peer=1"},
+			{"ready", "expect tid=1; producers tid=1 from=1; status peer=1 seq=1 state=done"},
+			{"ready, one only notifies", "expect tid=1; producers tid=1 from=1,(2); status peer=1 seq=1 state=done"},
+			{"ready, nothing needed", "expect tid=1 empty; producers tid=1 from=1,2"},
+			{"stop cancelled", "expect tid=1; producers tid=1 from=1,2; abandon tid=1"},
+			{"stop one failed", "expect tid=1; producers tid=1 from=1,2; status peer=1 seq=1 state=failed reason=write_failed"},
+			{"stop lost", "expect tid=1; producers tid=1 from=1,2; abandon tid=1; down peer=1"},
+			{"stop, one void", "expect tid=1; producers tid=1 from=1; gone inc=far"},
+			{"collect, barred", "expect tid=1; producers tid=1 from=1; abandon tid=1; fenced peer=1; expect tid=2; producers tid=2 from=1,2"},
+			{"collect, barred and lost", "expect tid=1; producers tid=1 from=1; down peer=1; abandon tid=1; fenced peer=1; expect tid=2; producers tid=2 from=1,2"},
+			{"stop, one fenced", "expect tid=1; producers tid=1 from=1,2; abandon tid=1; fenced peer=1"},
+			{"safe, all fenced", "expect tid=1; producers tid=1 from=1; abandon tid=1; fenced peer=1"},
+			{"safe, fenced and lost", "expect tid=1; producers tid=1 from=1; abandon tid=1; fenced peer=1; down peer=1"},
+			{"safe", "expect tid=1; producers tid=1 from=1; abandon tid=1; status peer=1 seq=1 state=not_begun reason=cancelled"},
+		}, []string{
+			"expect tid=1", "producers tid=1 from=1,2", "unpaired tid=1 reason=handshake", "abandon tid=1",
+			"status peer=1 seq=1 state=waiting", "status peer=1 seq=1 state=writing", "status peer=1 seq=1 state=done",
+			"status peer=1 seq=1 state=not_begun reason=short", "status peer=1 seq=1 state=failed reason=write_failed",
+			"status peer=2 seq=1 state=done", "status peer=2 seq=1 state=not_begun reason=cancelled",
+			"status peer=1 seq=7 state=done", "status peer=9 seq=1 state=done",
+			"drained peer=1 seq=1 tid=1", "drained peer=2 seq=1 tid=1", "up peer=1", "down peer=1", "unreachable peer=1",
+			"fenced peer=1", "fenced peer=9", "gone inc=far", "gone inc=far proof", "gone inc=far fenced", "gone inc=other", "tick", "tick at=30ms", "tick at=2s", "tick at=31s", "tick at=200s",
+			"offer tid=1", "register peer=1 seq=1 tid=1",
+			"queue tid=1", "queue tid=2", "producers tid=1 from=1", "tick at=5s", "tick at=301s", "close", "beat peer=1 lines=1:1", "bye peer=1", "bye peer=9",
+			"beatack peer=1", "beatack peer=1 lines=1:1", "beatack peer=1 lines=1:1:writing", "beatack peer=1 lines=1:1:done", "beatack peer=1 lines=1:1:failed:write_failed",
+			"beatack peer=1 lines=0:1:not_begun:lease_over", "beatack peer=2 lines=7:1:done", "beatack peer=9 lines=1:1:done",
+		}},
+	} {
+		t.Run(m.side, func(t *testing.T) {
+			var out strings.Builder
+			for _, st := range m.states {
+				lead := func() *stepper {
+					s := newStepper(m.side)
+					for _, e := range strings.Split(st[1], ";") {
+						if e = strings.TrimSpace(e); e != "" {
+							s.step(parseEvent(t, e))
+						}
+					}
+					return s
+				}
+				fmt.Fprintf(&out, "## %s\n%s\n", st[0], lead().states())
+				for _, e := range m.events {
+					s := lead()
+					before := s.states()
+					effects := s.step(parseEvent(t, e))
+					fmt.Fprintf(&out, "%s\n", e)
+					for _, x := range effects {
+						fmt.Fprintf(&out, "    %s\n", x)
+					}
+					if after := s.states(); after != before {
+						fmt.Fprintf(&out, "    %s\n", after)
+					}
+				}
+			}
+			golden(t, filepath.Join("testdata/step", m.file), out.String())
+		})
+	}
+}

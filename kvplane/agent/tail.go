@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"cmp"
+	"slices"
+
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/plan"
+)
+
+// tail returns the ranges of this rank's memory, in Local, that nobody has written in a transfer's last blocks though
+// they are Ready, sorted and merged: nil unless blocks here are larger than the producer's.
+func (w *writer) tail(x *effect) []kvplane.Range {
+	e := w.engines[x.expect.Peer]
+	if e == nil || x.tokens == 0 {
+		return nil
+	}
+	if !e.tailed {
+		e.tailed, e.tails = true, w.tails(e)
+	}
+	var out []kvplane.Range
+	for _, q := range e.tails {
+		out = q.Rest(out, x.tokens, x.expect.Groups)
+	}
+	for i := range out {
+		out[i].Local, out[i].Remote = out[i].Remote, 0
+	}
+	slices.SortFunc(out, func(a, b kvplane.Range) int { return cmp.Compare(a.Local, b.Local) })
+	merged := out[:0]
+	for _, r := range out {
+		if n := len(merged); n > 0 && merged[n-1].Local+merged[n-1].Length == r.Local {
+			merged[n-1].Length += r.Length
+			continue
+		}
+		merged = append(merged, r)
+	}
+	return merged
+}
+
+// tails plans for one rank of each stage of an engine that leaves something in this rank's blocks.
+func (w *writer) tails(e *engine) []*plan.Pair {
+	var out []*plan.Pair
+	stages := map[int]bool{}
+	expected, err := w.expected(e) // asked for again: a rank of the engine may have been rebuilt since the transfer began
+	if err != nil {
+		w.log.Error("kvplane: what stays old in the last blocks is not known", "err", err)
+	}
+	for _, x := range expected {
+		if stages[x.Record.Rank.PP] {
+			continue
+		}
+		stages[x.Record.Rank.PP] = true
+		if q, err := plan.New(x.Record, w.self, w.cfg.Allow); err == nil && q.LeavesRest() { // P has been told of errors
+			out = append(out, q)
+		}
+	}
+	return out
+}

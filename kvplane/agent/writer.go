@@ -1,0 +1,399 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/alarm"
+	"pdrouter/kvplane/transport"
+	"pdrouter/metadata"
+)
+
+// writer is the goroutine that owns an agent's transport and both its tables. Nothing else touches them.
+type writer struct {
+	cfg      Config
+	self     metadata.Record
+	log      *slog.Logger
+	ctx      context.Context // ends with Close
+	host     host
+	producer *producer
+	consumer *consumer
+	timers   alarm.Timers // the writer's own: reconnects, the vigil, stuck writes
+	vigil    vigil
+	stuck    stuck
+	ending   ending
+	engines  map[metadata.Incarnation]*engine
+	newest   map[string]generation // by engine name
+	room     int                   // how many peers may be known
+	asking   bool                  // the directory is asked whether an engine that nobody uses is still there
+	agents   map[string]*peer
+	peers    map[peerID]*peer
+	lastPeer peerID
+	parked   int
+	writes   map[uint64]*write
+	lastID   uint64
+	sent     map[kvplane.TransferID]uint64         // P: bytes written of offers that are held
+	owing    map[metadata.Incarnation]int          // P: offers that have not ended
+	awaited  map[kvplane.TransferID]*pending       // D: expectations that have not ended
+	remnants map[kvplane.TransferID]*remnant       // D: of these, those that outlive the agent they came through
+	apply    func(q queued, out []effect) []effect // gives an event to the core that it is for
+	todo     []queued
+	running  bool
+	crowd    int           // so many spins more the owners of this process take turns
+	told     bool          // the engine has been told something in this pass
+	tell     []*peer       // who must be told what is settled
+	active   time.Duration // when something last happened
+	spoke    time.Duration // when something was last sent
+	rebuilt  time.Duration // when the agent was last rebuilt
+	looked   time.Duration // when the transport was last asked
+	moving   time.Duration // so long at most the bytes of the writes in progress should take
+	woken    time.Duration // when it last rang for an owner that slept
+	stats    Status
+	drops    [drops]int
+	received [kvplane.Reasons]uint64 // D: transfers ended, by reason
+	served   [kvplane.Reasons]uint64 // P: the same
+	failed   [kvplane.Reasons]uint64 // P: writes that were refused or ended in an error
+
+	collected collected // waits for Agent.Collect
+
+	inbox struct {
+		mu     sync.Mutex
+		calls  []func()
+		closed bool
+	}
+	ring chan struct{}
+
+	// Scratch.
+	effects  []effect
+	incoming []transport.Incoming
+	ranges   []kvplane.Range
+	local    []int32
+	remote   []int32
+	body     []byte
+	sealed   []byte
+}
+
+// write is one that the transport has in progress.
+type write struct {
+	peer   *peer
+	seq    uint64
+	id     kvplane.TransferID
+	bytes  uint64
+	tokens int
+	at     time.Duration // when it was posted
+	logged bool          // that it is stuck
+}
+
+// queued is an event on its way to one of the cores.
+type queued struct {
+	event    event
+	producer bool
+}
+
+// now is the time since the agent's start, never 0.
+func (w *writer) now() time.Duration { return w.host.now() }
+
+// post hands a call of the engine to the owner. It never blocks; once the end has begun it is ignored and post is
+// false.
+func (w *writer) post(call func()) bool {
+	w.inbox.mu.Lock()
+	open := !w.inbox.closed
+	if open {
+		w.inbox.calls = append(w.inbox.calls, call)
+	}
+	w.inbox.mu.Unlock()
+	if open {
+		w.rings()
+	}
+	return open
+}
+
+// later hands a call to the owner that the owner itself has asked for. It never blocks.
+func (w *writer) later(call func()) {
+	w.inbox.mu.Lock()
+	w.inbox.calls = append(w.inbox.calls, call)
+	w.inbox.mu.Unlock()
+	w.rings()
+}
+
+// close has the owner end. What the engine says afterwards is ignored.
+func (w *writer) close() {
+	w.inbox.mu.Lock()
+	if !w.inbox.closed {
+		w.inbox.closed = true
+		w.inbox.calls = append(w.inbox.calls, w.wind)
+	}
+	w.inbox.mu.Unlock()
+	w.rings()
+}
+
+func (w *writer) rings() {
+	select {
+	case w.ring <- struct{}{}:
+	default: // it rings already
+	}
+}
+
+// run owns everything until its end, or until ctx ends.
+func (w *writer) run() {
+	timer := time.NewTimer(0)
+	timer.Stop()
+	var l lull
+	for w.ctx.Err() == nil && !w.wound() {
+		if w.pass() {
+			l = lull{}
+			w.active = w.now()
+			continue
+		}
+		wait, forever := w.rest(&l)
+		switch {
+		case forever:
+		case wait == 0:
+			w.spin(l.passes)
+			continue
+		case wait == dozing:
+			doze()
+			continue
+		}
+		var expired <-chan time.Time
+		if !forever {
+			timer.Reset(wait)
+			expired = timer.C
+		}
+		select {
+		case <-w.ring:
+			w.stats.Wakeups++
+		case <-w.cfg.Transport.Wake():
+			w.stats.Wakeups++
+			w.woken = w.now()
+			w.active = w.woken // what it announces may still be on its way
+			l = lull{}
+		case <-expired:
+		case <-w.ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// pass does everything that can be done now and says whether there was anything.
+func (w *writer) pass() bool {
+	w.inbox.mu.Lock()
+	calls := w.inbox.calls
+	w.inbox.calls = nil
+	w.inbox.mu.Unlock()
+	for _, call := range calls {
+		call()
+	}
+	news := w.poll()
+	now := w.now()
+	if at := w.next(); at > 0 && at <= now {
+		news = true
+		for who := w.timers.Pop(now); who != nil; who = w.timers.Pop(now) {
+			switch v := who.(type) {
+			case *peer:
+				w.reconnect(v)
+			case *vigil:
+				w.look()
+			case *stuck:
+				w.lookForStuck()
+			case *ending:
+				v.wake = 0 // only to look again
+			}
+		}
+		w.step(event{kind: evTick})
+	}
+	if w.told { // whoever waits for that runs now: what the peers are told is not urgent
+		w.told = false
+		runtime.Gosched()
+	}
+	w.tellSettled()
+	if w.collected.shifted {
+		w.keepPending()
+	}
+	return news || len(calls) > 0
+}
+
+// next returns the earliest time at which something is due, 0 if nothing is.
+func (w *writer) next() time.Duration {
+	var first time.Duration
+	for _, t := range [...]*alarm.Timers{&w.timers, &w.producer.timers, &w.consumer.timers} {
+		if at := t.Next(); at > 0 && (first == 0 || at < first) {
+			first = at
+		}
+	}
+	return first
+}
+
+// poll takes in what the transport has.
+func (w *writer) poll() bool {
+	w.stats.Polls++
+	since := max(w.looked, w.woken) // it was not here before, or was announced then
+	w.looked = w.now()
+	w.incoming = w.cfg.Transport.Poll(w.incoming[:0])
+	if len(w.incoming) > 0 {
+		w.saw(since)
+	}
+	for i := range w.incoming {
+		in := w.incoming[i]
+		w.incoming[i] = transport.Incoming{}
+		switch in.Kind {
+		case transport.MessageReceived:
+			w.stats.Messages++
+			w.message(in)
+		case transport.WriteEnded:
+			w.ended(in)
+		case transport.PeerLost:
+			w.lost(in.Agent, in.Err)
+		}
+	}
+	return len(w.incoming) > 0
+}
+
+// message opens what a peer sent. Until its sender's record is here it is parked.
+func (w *writer) message(in transport.Incoming) {
+	l, err := unseal(in.Body)
+	if err != nil {
+		w.drops[dropMalformed]++
+		return
+	}
+	if string(l.to) != w.self.Agent || in.Agent != "" && in.Agent != string(l.agent) {
+		w.drops[dropForeign]++
+		return
+	}
+	if w.agents[string(l.agent)] != nil {
+		w.receive(&l)
+		return
+	}
+	if w.parked >= maxParked {
+		w.drops[dropWaiting]++
+		return
+	}
+	e, err := w.want(l.envelope().from)
+	if err == nil && e.renewable(string(l.agent)) {
+		if w.renew(l.envelope().from, e); !e.renewing { // it was looked up a moment ago
+			w.drops[dropWaiting]++
+			return
+		}
+	} else if err != nil || e.peers != nil { // known, but it has no such agent
+		w.drops[dropStranger]++
+		return
+	}
+	e.parked = append(e.parked, parked{at: w.now(), letter: l})
+	w.parked++
+}
+
+// receive hands a message of a known peer to the core it is for, if the peer has really sent it.
+func (w *writer) receive(l *letter) {
+	p := w.agents[string(l.agent)]
+	if p == nil || p.gone || !l.is(&p.record) {
+		w.drops[dropForeign]++
+		return
+	}
+	if !w.verified(p, l.whole) {
+		w.drops[dropForged]++
+		return
+	}
+	m, err := w.parse(p, l.body)
+	if err != nil {
+		w.drops[dropMalformed]++
+		return
+	}
+	p.attempts, p.unsure, p.used = 0, false, w.looked
+	if err := w.connect(p); err != nil { // what it says counts all the same; it is answered once there is a connection
+		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
+		w.again(p)
+	}
+	e := event{peer: p.id, inc: p.record.Incarnation, seq: m.seq, id: m.id, msg: m, detail: m.why, down: !p.connected}
+	switch m.kind {
+	case msgRegister:
+		e.kind, e.budget = evRegister, w.budgetOf(p)
+		w.stepProducer(e)
+	case msgCancel:
+		e.kind = evCancel
+		w.stepProducer(e)
+	case msgFloor:
+		e.kind = evFloor
+		w.stepProducer(e)
+	case msgBeat:
+		e.kind = evBeat
+		w.stepProducer(e)
+	case msgStatus, msgDone:
+		e.kind = evStatus
+		w.stepConsumer(e)
+	case msgBeatAck:
+		e.kind = evBeatAck
+		w.stepConsumer(e)
+	case msgBye:
+		e.kind = evBye
+		w.stepConsumer(e)
+	}
+}
+
+// ended takes the end of a write.
+func (w *writer) ended(in transport.Incoming) {
+	x := w.writes[in.ID]
+	if x == nil {
+		w.drops[dropUnknown]++
+		return
+	}
+	w.unposted(in.ID)
+	e := event{kind: evWritten, peer: x.peer.id, seq: x.seq, id: x.id, tokens: x.tokens}
+	if in.Err != nil {
+		e.kind, e.detail = evBroken, in.Err.Error()
+		w.log.Warn("kvplane: write", "transfer", x.id, "peer", x.peer.record.Agent, "err", in.Err)
+	} else {
+		w.stats.Written++
+		w.stats.WrittenBytes += x.bytes
+		w.sent[x.id] += x.bytes
+	}
+	w.stepProducer(e)
+	w.release(x.peer)
+}
+
+// step gives an event to both cores.
+func (w *writer) step(e event) {
+	w.stepConsumer(e)
+	w.stepProducer(e)
+}
+
+func (w *writer) stepConsumer(e event) { w.enqueue(queued{event: e}) }
+func (w *writer) stepProducer(e event) { w.enqueue(queued{event: e, producer: true}) }
+
+// enqueue gives events to the cores one after the other: what an effect causes comes after the effects beside it.
+func (w *writer) enqueue(q queued) {
+	w.todo = append(w.todo, q)
+	if w.running {
+		return
+	}
+	w.running = true
+	for i := 0; i < len(w.todo); i++ {
+		q := w.todo[i]
+		w.todo[i] = queued{}
+		q.event.at = w.now()
+		switch q.event.kind {
+		case evRefused:
+			w.failed[q.event.reason]++
+		case evBroken:
+			w.failed[kvplane.WriteFailed]++
+		}
+		w.effects = w.apply(q, w.effects[:0])
+		for j := range w.effects {
+			w.do(&w.effects[j])
+		}
+		clear(w.effects)
+	}
+	w.todo = w.todo[:0]
+	w.running = false
+}
+
+// toCore is what apply does unless a test stands in between.
+func (w *writer) toCore(q queued, out []effect) []effect {
+	if q.producer {
+		return w.producer.Step(q.event, out)
+	}
+	return w.consumer.Step(q.event, out)
+}

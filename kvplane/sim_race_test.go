@@ -1,5 +1,0 @@
-//go:build race
-
-package kvplane
-
-const raceEnabled = true
