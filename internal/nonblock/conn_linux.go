@@ -1,27 +1,39 @@
 package nonblock
 
 import (
+	"crypto/tls"
+	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// IdleCheck looks at an idle connection without reading from it. The zero value finds every connection idle. So does that of a TLS
-// connection, whose peer may send records of its own at any time.
-type IdleCheck struct{ state *idleState }
+// IdleCheck looks at an idle connection, and takes no byte from one that is. The zero value finds every connection idle. That of a TLS
+// connection finds it idle as long as no byte of its peer is here, a record of TLS's own included.
+type IdleCheck struct {
+	state *idleState
+	tls   *tls.Conn // nil of others
+}
 
 type idleState struct {
 	raw  syscall.RawConn
 	look func(fd uintptr) bool
 	ok   bool
 	poll [1]unix.PollFd
+	one  [1]byte
 }
 
 // NewIdleCheck returns the IdleCheck of a connection.
 func NewIdleCheck(nc net.Conn) IdleCheck {
+	secure, _ := nc.(*tls.Conn)
+	if secure != nil {
+		nc = secure.NetConn()
+	}
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return IdleCheck{}
@@ -37,7 +49,7 @@ func NewIdleCheck(nc net.Conn) IdleCheck {
 		s.ok = n == 0 && err == nil
 		return true
 	}
-	return IdleCheck{s}
+	return IdleCheck{s, secure}
 }
 
 // Idle reports whether the connection is open and has no byte to read.
@@ -46,7 +58,16 @@ func (c IdleCheck) Idle() bool {
 		return true
 	}
 	c.state.ok = false
-	return c.state.raw.Read(c.state.look) == nil && c.state.ok
+	return c.state.raw.Read(c.state.look) == nil && c.state.ok && (c.tls == nil || c.nothingDecrypted())
+}
+
+// nothingDecrypted reports whether TLS has read no byte that nobody asked for: it reads more of the socket than one record.
+func (c IdleCheck) nothingDecrypted() bool {
+	if c.tls.SetReadDeadline(time.Unix(1, 0)) != nil { // what is not here yet is not waited for
+		return false
+	}
+	n, err := c.tls.Read(c.state.one[:])
+	return n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.tls.SetReadDeadline(time.Time{}) == nil
 }
 
 // Conn reads from a TCP connection into a Buf that is taken when bytes have arrived, so that a waiting reader holds no memory. It
