@@ -191,7 +191,7 @@ func (b *book) did(a dispatch.Action) {
 		b.goesOn = false
 	case dispatch.DoGiveUp:
 		b.gaveUp = true
-	case dispatch.DoSendEnd:
+	case dispatch.DoAppendEnd:
 		if b.ended = true; b.prefill != 0 || b.decode != 0 || b.gates != 1 {
 			b.fail("the end is sent behind %d gates, with %d prefill and %d decode legs open", b.gates, b.prefill, b.decode)
 		}
@@ -201,9 +201,9 @@ func (b *book) did(a dispatch.Action) {
 		b.decode--
 	case dispatch.DoDrain:
 		b.drains = true
-	case dispatch.DoSendStream, dispatch.DoSendWhole:
+	case dispatch.DoReplyStream, dispatch.DoReplyWhole:
 		b.gates++
-	case dispatch.DoSendError, dispatch.DoSendPrefill, dispatch.DoSendDecode:
+	case dispatch.DoReplyError, dispatch.DoReplyPrefill, dispatch.DoReplyDecode:
 		if b.gates > 0 {
 			b.fail("an error answer behind the gate")
 		}
@@ -236,7 +236,7 @@ func TestDispatchRandomWalk(t *testing.T) {
 	}
 	for _, want := range []string{
 		"finish_prefill", "drain", "watch_transfer", "check_decode", "repeat_prefill", "free_prefill", "cancel", "count_leak", "drop", "cut",
-		"plan_continuation", "ask_continuation", "go_on", "give_up", "send_end", "completed", "client_left", "failed_before", "failed_after",
+		"plan_continuation", "ask_continuation", "go_on", "give_up", "append_end", "completed", "client_left", "failed_before", "failed_after",
 	} {
 		if reached[want] == 0 {
 			t.Errorf("the walk never reached %s", want)

@@ -17,13 +17,13 @@ func (pull) Traits() *Traits { return &pullTraits }
 func (pull) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 	switch e.Decode {
 	case dispatch.LegAsked:
-		return append(out, dispatch.Action{Do: dispatch.DoCloseDecode}, dispatch.Action{Do: dispatch.DoGiveBack})
+		return append(out, dispatch.Action{Do: dispatch.DoCloseDecode}, dispatch.Action{Do: dispatch.DoFreeTaken})
 	case dispatch.LegAnswered:
 		return append(out, dispatch.Action{Do: dispatch.DoCloseDecode})
 	case dispatch.LegWhole:
 		return out
 	case dispatch.LegBroken, dispatch.LegLost: // it may have read: the reference is used
-		return append(out, dispatch.Action{Do: dispatch.DoGiveBack})
+		return append(out, dispatch.Action{Do: dispatch.DoFreeTaken})
 	}
 	switch e.Prefill {
 	case dispatch.LegAsked:

@@ -55,7 +55,7 @@ func (push) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 		return append(out, dispatch.Action{Do: dispatch.DoClosePrefill})
 	case dispatch.LegAnswered, dispatch.LegMoved:
 		if e.Decode == dispatch.LegBroken { // it may have used the reference, which works once
-			return append(out, dispatch.Action{Do: dispatch.DoGiveBack})
+			return append(out, dispatch.Action{Do: dispatch.DoFreeTaken})
 		}
 		return append(out, dispatch.Action{Do: dispatch.DoFreePrefill})
 	}

@@ -60,7 +60,7 @@ func (d *Dispatch) Step(e Event, out []Action) []Action {
 			// as the legs had the time of the shutdown's own drain; those that must continue do so until Close. A panic does not drain
 			// either: what the exchange knows of its legs may be wrong, so it closes those that it can.
 			d.State = StDraining
-			return append(out, Action{Do: DoSendError, Why: e.Why}, Action{Do: DoDrain}, Action{Do: DoDone, Why: e.Why, Outcome: FailedBefore})
+			return append(out, Action{Do: DoReplyError, Why: e.Why}, Action{Do: DoDrain}, Action{Do: DoDone, Why: e.Why, Outcome: FailedBefore})
 		}
 		switch d.State {
 		case StDone:
@@ -71,7 +71,7 @@ func (d *Dispatch) Step(e Event, out []Action) []Action {
 		case StRelaying, StContinuing:
 			return d.finish(out, Action{Do: DoCut, Why: e.Why}, FailedAfter)
 		}
-		return d.finish(out, Action{Do: DoSendError, Why: e.Why}, FailedBefore)
+		return d.finish(out, Action{Do: DoReplyError, Why: e.Why}, FailedBefore)
 	}
 	switch d.State {
 	case StNew:
@@ -118,7 +118,7 @@ func (d *Dispatch) planned(e Event, out []Action) []Action {
 		d.State = StWaiting
 		return append(out, Action{Do: DoWait})
 	case EvPlannedNone:
-		return d.finish(out, Action{Do: DoSendError, Why: e.Why}, FailedBefore)
+		return d.finish(out, Action{Do: DoReplyError, Why: e.Why}, FailedBefore)
 	}
 	return d.drop(out)
 }
@@ -154,17 +154,17 @@ func (d *Dispatch) awaited(e Event, out []Action) []Action {
 		}
 		return append(out, Action{Do: DoExpectDecode})
 	case EvPrefillUnusable, EvPrefillBare, EvPrefillRefused, EvPrefillBroken, EvPrefillLost, EvPrefillLate, EvPrefillMoved:
-		d.Prefill = e.Kind.Leaves()
+		d.Prefill = e.Kind.LegState()
 		return d.retry(out, DoBlamePrefill, e.Why)
 	case EvPrefillTooLarge: // every other engine's answer would be as large
-		d.Prefill = e.Kind.Leaves()
-		return d.finish(out, Action{Do: DoSendError, Why: e.Why}, FailedBefore)
+		d.Prefill = e.Kind.LegState()
+		return d.finish(out, Action{Do: DoReplyError, Why: e.Why}, FailedBefore)
 	case EvDecodeTooLarge:
-		d.Decode = e.Kind.Leaves()
-		return d.finish(out, Action{Do: DoSendError, Why: e.Why}, FailedBefore)
+		d.Decode = e.Kind.LegState()
+		return d.finish(out, Action{Do: DoReplyError, Why: e.Why}, FailedBefore)
 	case EvPrefillRejected:
-		d.Prefill = e.Kind.Leaves()
-		return d.finish(out, Action{Do: DoSendPrefill, Why: e.Why}, FailedBefore)
+		d.Prefill = e.Kind.LegState()
+		return d.finish(out, Action{Do: DoReplyPrefill, Why: e.Why}, FailedBefore)
 	case EvWatchDue:
 		if d.Mode == Together && d.Prefill == LegAnswered && d.Decode == LegAsked {
 			return append(out, Action{Do: DoWatchTransfer})
@@ -177,18 +177,18 @@ func (d *Dispatch) awaited(e Event, out []Action) []Action {
 	case EvDecodeFirst:
 		d.Decode = LegAnswered
 		d.State = StRelaying
-		return append(out, Action{Do: DoSendStream})
+		return append(out, Action{Do: DoReplyStream})
 	case EvDecodeWhole:
 		d.Decode = LegWhole
-		return d.finish(out, Action{Do: DoSendWhole}, Completed)
+		return d.finish(out, Action{Do: DoReplyWhole}, Completed)
 	case EvDecodeRejected:
-		d.Decode = e.Kind.Leaves()
+		d.Decode = e.Kind.LegState()
 		if e.Why == reason.EngineRejected { // the client asked for the engine's own answer
-			return d.finish(out, Action{Do: DoSendDecode, Why: e.Why}, Completed)
+			return d.finish(out, Action{Do: DoReplyDecode, Why: e.Why}, Completed)
 		}
-		return d.finish(out, Action{Do: DoSendDecode, Why: e.Why}, FailedBefore)
+		return d.finish(out, Action{Do: DoReplyDecode, Why: e.Why}, FailedBefore)
 	case EvDecodeRefused, EvDecodeBroken, EvDecodeLost, EvDecodeLate:
-		d.Decode = e.Kind.Leaves()
+		d.Decode = e.Kind.LegState()
 		return d.retry(out, DoBlameDecode, e.Why)
 	}
 	return d.drop(out)
@@ -205,7 +205,7 @@ func (d *Dispatch) relayed(e Event, out []Action) []Action {
 	case e.Kind == EvStreamUnended:
 		out = d.end(out)
 		d.Mode, d.Prefill, d.Decode = Alone, LegIdle, LegWhole
-		return append(out, Action{Do: DoSendEnd})
+		return append(out, Action{Do: DoAppendEnd})
 	case e.Kind == EvStreamLost:
 		d.failure = e.Why
 		return d.goOn(out, e.Why)
@@ -213,7 +213,7 @@ func (d *Dispatch) relayed(e Event, out []Action) []Action {
 		return d.finish(out, Action{Do: DoCut, Why: e.Why}, FailedAfter)
 	case e.Kind.OfPrefill() && d.Prefill == LegAsked:
 		// Decode has tokens, so it has the blocks: what prefill still says changes only how its leg ends.
-		d.Prefill = e.Kind.Leaves()
+		d.Prefill = e.Kind.LegState()
 		return out
 	}
 	return d.drop(out)
@@ -233,10 +233,10 @@ func (d *Dispatch) continued(e Event, out []Action) []Action {
 		d.State, d.Decode = StRelaying, LegAnswered
 		return append(out, Action{Do: DoGoOn})
 	case e.Kind == EvDecodeTooLarge:
-		d.Decode, d.failure = e.Kind.Leaves(), e.Why
+		d.Decode, d.failure = e.Kind.LegState(), e.Why
 		return d.giveUp(out)
 	case e.Kind.OfDecode() && e.Kind != EvDecodeWhole: // what goes on is a stream
-		d.Decode = e.Kind.Leaves()
+		d.Decode = e.Kind.LegState()
 		return d.goOn(out, e.Why)
 	}
 	return d.drop(out)
@@ -263,12 +263,12 @@ func (d *Dispatch) giveUp(out []Action) []Action {
 func (d *Dispatch) drained(e Event, out []Action) []Action {
 	switch {
 	case e.Kind.OfPrefill() && d.Prefill == LegAsked:
-		d.Prefill = e.Kind.Leaves()
+		d.Prefill = e.Kind.LegState()
 		if e.Kind == EvPrefillUsable && d.Decode == LegAsked {
 			return append(out, Action{Do: DoExpectDecode})
 		}
 	case e.Kind.OfDecode() && d.Decode == LegAsked:
-		d.Decode = e.Kind.Leaves()
+		d.Decode = e.Kind.LegState()
 	case e.Kind == EvNoDrain:
 	case e.Kind == EvCheckDue && d.Decode == LegAsked:
 		return append(out, Action{Do: DoCheckDecode})
@@ -284,7 +284,7 @@ func (d *Dispatch) drained(e Event, out []Action) []Action {
 // retry ends the legs of this attempt and plans another, or fails the request if there were enough.
 func (d *Dispatch) retry(out []Action, blame ActionKind, why reason.Reason) []Action {
 	if d.attempt >= d.max {
-		return d.finish(out, Action{Do: DoSendError, Why: why}, FailedBefore)
+		return d.finish(out, Action{Do: DoReplyError, Why: why}, FailedBefore)
 	}
 	out = d.end(out)
 	d.attempt++

@@ -136,8 +136,8 @@ func (k EventKind) OfDecode() bool  { return k >= EvDecodeFirst && k <= EvDecode
 func (k EventKind) OfTimer() bool   { return k == EvWatchDue || k == EvCheckDue }
 func (k EventKind) Breaks() bool    { return k >= EvStreamUnended && k <= EvStreamCut }
 
-// Leaves returns the state in which the event leaves its leg.
-func (k EventKind) Leaves() LegState {
+// LegState is the state of the leg that the event is about.
+func (k EventKind) LegState() LegState {
 	switch k {
 	case EvPrefillUsable, EvDecodeFirst:
 		return LegAnswered
@@ -163,7 +163,8 @@ type Event struct {
 	Why  reason.Reason
 }
 
-// ActionKind is what an action wants done.
+// ActionKind is what an action wants done. The DoReply actions set the reply and write nothing: the server writes it when the exchange hands
+// it over.
 type ActionKind uint8
 
 const (
@@ -176,21 +177,21 @@ const (
 	DoAskPrefill                  // send the prefill leg
 	DoAskDecode                   // send the decode leg
 	DoExpectDecode                // the attempt fails if decode's first event does not come within the transfer's time
-	DoWatchTransfer               // poll both engines for whether the transfer can still come; exchange/transfer.go says why
+	DoWatchTransfer               // poll both engines for whether the transfer can still come, which changes nothing unless it cannot; exchange/transfer.go says why
 	DoCheckDecode                 // check decode's load, then end its leg unless it must stay open
 	DoBlamePrefill                // plan without this prefill engine
 	DoBlameDecode                 // plan without this decode engine
-	DoSendStream                  // relay decode's stream
-	DoSendWhole                   // send decode's answer
-	DoSendPrefill                 // send prefill's status and body as they are
-	DoSendDecode                  // send decode's status and body as they are
-	DoSendError                   // send an error answer
+	DoReplyStream                 // the client gets decode's stream
+	DoReplyWhole                  // the client gets decode's answer
+	DoReplyPrefill                // the client gets prefill's status and body as they are
+	DoReplyDecode                 // the client gets decode's status and body as they are
+	DoReplyError                  // the client gets an error answer
 	DoPlanContinuation            // choose another decode engine to continue the stream, without the one that was asked last
 	DoAskContinuation             // ask it to continue the stream
 	DoGoOn                        // relay the continuation
 	DoGiveUp                      // note that no engine continues the stream
-	DoSendEnd                     // send the end that the stream lacks
-	DoCut                         // send an error event, then cut the connection
+	DoAppendEnd                   // append the end that the stream lacks
+	DoCut                         // append an error event, after which the connection is cut
 	DoClosePrefill                // end the leg by closing its connection
 	DoCloseDecode
 	DoDisownDecode  // the request no longer needs the leg; it stays open until decode's blocks are reclaimed
@@ -199,7 +200,7 @@ const (
 	DoRepeatPrefill // ask prefill again with the whole body under the same id, so that decode's blocks are freed
 	DoFreePrefill   // no leg takes the blocks that prefill holds: notify it, or send a decode leg of one token that takes them
 	DoCancel        // tell both engines through their control routes
-	DoGiveBack      // decode was asked and has ended: free prefill's blocks once decode cannot be reading them any more
+	DoFreeTaken     // decode was asked and has ended: free prefill's blocks once decode cannot be reading them any more
 	DoAbandon       // decode waits for a run of prefill that is over: reclaim its blocks
 	DoCountLeak     // blocks stay held until a lease ends: count them
 	DoDone          // the outcome
@@ -209,10 +210,10 @@ const (
 func (d ActionKind) String() string {
 	return [...]string{
 		"nothing", "plan", "plan_alone", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "watch_transfer", "check_decode", "blame_prefill",
-		"blame_decode", "send_stream", "send_whole", "send_prefill", "send_decode", "send_error",
-		"plan_continuation", "ask_continuation", "go_on", "give_up", "send_end", "cut",
+		"blame_decode", "reply_stream", "reply_whole", "reply_prefill", "reply_decode", "reply_error",
+		"plan_continuation", "ask_continuation", "go_on", "give_up", "append_end", "cut",
 		"close_prefill", "close_decode", "disown_decode", "drain", "finish_prefill", "repeat_prefill", "free_prefill",
-		"cancel", "give_back", "abandon", "count_leak", "done", "drop",
+		"cancel", "free_taken", "abandon", "count_leak", "done", "drop",
 	}[d]
 }
 

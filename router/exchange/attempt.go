@@ -35,7 +35,7 @@ type attempt struct {
 	due           time.Time   // of decode's first token; zero until prefill has answered
 	prefillTimer  *time.Timer // the prefill leg's time
 	transferTimer *time.Timer // runs until decode's first token is due; nil if that is not set
-	watchTimer    *time.Timer // until the transfer is watched, or decode's load checked; nil if neither is due
+	checkTimer    *time.Timer // until the transfer is watched, or until decode's load is checked or its leg ended (checkIn); nil if none is due
 
 	// onTransferLost is called when the transfer has not come. It leaves decode's leg open: the job that frees decode's blocks ends it. It is
 	// nil if decode reads, or if decode's engine itself ends a transfer that fails.
@@ -45,11 +45,11 @@ type attempt struct {
 	ifPrefillFails atomic.Pointer[reclaim.Job] // the job for then, as the leg continues only for decode's blocks; prefillOver after its end
 }
 
-// attemptContext is what the legs of a request need of it, and how they are ended. It belongs to the owner of the exchange, like the attempt
-// that its methods are given.
-type attemptContext struct {
+// served is what a request is served with: what is written to its legs, and how they are ended. Its fields do not change after Begin, so legs'
+// goroutines read them too, but for excluded, which belongs to the owner of the exchange like the attempt that its methods are given.
+type served struct {
 	all       *Exchanges
-	s         *Snapshot // what the request was admitted with
+	s         *Snapshot // what the request is served by
 	m         *fleet.Model
 	b         *openai.Body
 	path      string // of the engine's route; the route table's, never the client's bytes
@@ -81,12 +81,12 @@ func (a *attempt) runs() metadata.Pair {
 // prefillEnded notes how the prefill leg has ended. If the leg has to free decode's blocks, which stay held, it returns the job for that.
 func (a *attempt) prefillEnded(e dispatch.Event) *reclaim.Job {
 	a.prefill.EngineKnows = e.Why != reason.Panic && a.prefill.Acknowledged()
-	a.prefill.Became(e.Kind.Leaves())
+	a.prefill.Became(e.Kind.LegState())
 	m := a.ifPrefillFails.Swap(prefillOver)
 	if m == nil || !a.prefillFailed() {
 		return nil
 	}
-	m.PrefillLost, m.Noticed, m.Closed = a.prefillUnknown(), a.prefill.EngineKnows, time.Now()
+	m.PrefillLost, m.Noticed, m.Closed = a.prefillMayHold(), a.prefill.EngineKnows, time.Now()
 	return m
 }
 
@@ -100,16 +100,16 @@ func (a *attempt) prefillFailed() bool {
 	return a.prefill.State().Failed()
 }
 
-// prefillUnknown reports that the prefill leg is over, and that what its engine has left of it is not known: an error does not say that
-// nothing runs, or is held.
-func (a *attempt) prefillUnknown() bool {
+// prefillMayHold reports that the prefill leg is over, and that its engine may still run it or hold its KV: an error does not say that it
+// does not.
+func (a *attempt) prefillMayHold() bool {
 	s := a.prefill.State()
 	return s == dispatch.LegLost || s == dispatch.LegBroken || s == dispatch.LegNoHandOff
 }
 
-// prefillRefused reports that the prefill leg is over and that nothing of it is left at the engine that it was for, which has not begun or
-// is another run now.
-func (a *attempt) prefillRefused() bool { return a.prefillFailed() && !a.prefillUnknown() }
+// prefillLeftNothing reports that the prefill leg is over and that nothing of it is left at the engine that decode's request names: it has not
+// begun, or another run has finished it.
+func (a *attempt) prefillLeftNothing() bool { return a.prefillFailed() && !a.prefillMayHold() }
 
 // prefillAcknowledged reports whether the prefill leg is over and its engine knows.
 func (a *attempt) prefillAcknowledged() bool {
@@ -153,7 +153,7 @@ func (a *attempt) decodeArrived() {
 }
 
 func (a *attempt) stopTimers() {
-	for _, t := range [...]*time.Timer{a.transferTimer, a.watchTimer} {
+	for _, t := range [...]*time.Timer{a.transferTimer, a.checkTimer} {
 		if t != nil {
 			t.Stop()
 		}

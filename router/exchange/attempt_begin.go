@@ -309,7 +309,7 @@ func (x *Exchange) decodeAnswered(a *attempt, v leg.Result, streams bool) {
 		a.release()
 	}
 	l.SetKV(leg.KVDone)
-	l.Became(e.Kind.Leaves())
+	l.Became(e.Kind.LegState())
 	if !x.enqueue(envelope{a: a, e: e, at: time.Now()}) {
 		a.release()
 	}
@@ -333,7 +333,8 @@ func (x *Exchange) decodeAnswer(a *attempt, req *leg.Request) (v leg.Result, str
 		return l.ReadAnswer(int(x.s.Config.Limits.Answer), pass), false
 	}
 	a.stream = x.newStream(a)
-	v = a.stream.ReadFirst(a.h.Shape)
+	early, first, v := l.First(a.stream, a.h.Shape)
+	a.stream.Hold(early, first)
 	if x.m.Connector.Traits().UnwrappedErrors {
 		v = l.RejectedInStream(v)
 	}
@@ -346,21 +347,21 @@ func (x *Exchange) newStream(a *attempt) *relay.Stream {
 }
 
 // prefillRequest writes the request of a prefill leg.
-func (g *attemptContext) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.Request {
-	m := g.all.legRequests.New(to, g.path, h.Request, g.forwarded, false)
-	m.Members = g.m.Connector.PrefillMembers(m.Members[:0], h)
+func (q *served) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.Request {
+	m := q.all.legRequests.New(to, q.path, h.Request, q.forwarded, false)
+	m.Members = q.m.Connector.PrefillMembers(m.Members[:0], h)
 	l := openai.VariantPrefill
-	if g.m.Connector.Traits().RequiresSplit {
+	if q.m.Connector.Traits().RequiresSplit {
 		l = openai.VariantPrefillMirrored
 	}
-	m.Write(g.b, l, h.Request, m.Members)
-	m.Once = g.m.Connector.Traits().Stock != nil // as decode's
+	m.Write(q.b, l, h.Request, m.Members)
+	m.Once = q.m.Connector.Traits().Stock != nil // as decode's
 	return m
 }
 
 // decodeRequest writes the decode leg's request. tokens has the engine say which tokens it makes.
-func (g *attemptContext) decodeRequest(a *attempt, tokens bool) *leg.Request {
-	m := g.all.legRequests.New(&a.decode, g.path, a.h.Request, g.forwarded, g.b.Stream)
+func (q *served) decodeRequest(a *attempt, tokens bool) *leg.Request {
+	m := q.all.legRequests.New(&a.decode, q.path, a.h.Request, q.forwarded, q.b.Stream)
 	m.Members = m.Members[:0]
 	if tokens {
 		m.Members = append(m.Members, `"return_token_ids":true`...)
@@ -369,28 +370,28 @@ func (g *attemptContext) decodeRequest(a *attempt, tokens bool) *leg.Request {
 		if tokens {
 			m.Members = append(m.Members, ',')
 		}
-		m.Members = g.m.Connector.DecodeMembers(m.Members, &a.h)
+		m.Members = q.m.Connector.DecodeMembers(m.Members, &a.h)
 	}
-	m.Write(g.b, openai.VariantDecode, a.h.Request, m.Members)
-	if g.b.Passthrough != nil {
-		leg.Passthrough(g.b.Passthrough, m)
+	m.Write(q.b, openai.VariantDecode, a.h.Request, m.Members)
+	if q.b.Passthrough != nil {
+		leg.Passthrough(q.b.Passthrough, m)
 	}
-	m.Once = a.split && g.m.Connector.Traits().Stock != nil // two under one id: the second may stay held, or end the engine
+	m.Once = a.split && q.m.Connector.Traits().Stock != nil // two under one id: the second may stay held, or end the engine
 	return m
 }
 
 // observeDecode learns from a decode leg what its engine is like, and of a split request what its pair is.
-func (g *attemptContext) observeDecode(a *attempt, v leg.Result) {
-	a.decode.Observe(g.s.Fleet, v)
+func (q *served) observeDecode(a *attempt, v leg.Result) {
+	a.decode.Observe(q.s.Fleet, v)
 	if known, good := a.decode.Transferred(v); known && a.pair != nil {
-		g.observeTransfer(a, good)
+		q.observeTransfer(a, good)
 	}
 }
 
 // observeTransfer learns how a transfer between the attempt's engines has ended.
-func (g *attemptContext) observeTransfer(a *attempt, good bool) {
-	if g.s.Fleet.TransferEnded(a.pair, good) {
-		g.all.Pairs.ForgetPair(a.runs()) // the next handshake is its probe
-		g.all.Pairs.Schedule()
+func (q *served) observeTransfer(a *attempt, good bool) {
+	if q.s.Fleet.TransferEnded(a.pair, good) {
+		q.all.Pairs.ForgetPair(a.runs()) // the next handshake is its probe
+		q.all.Pairs.Schedule()
 	}
 }

@@ -12,8 +12,8 @@ func TestPrefillRefused(t *testing.T) {
 		var a attempt
 		a.prefill.Begin()
 		a.prefillEnded(dispatch.Event{Kind: k})
-		if want := k == dispatch.EvPrefillRefused || k == dispatch.EvPrefillMoved; a.prefillRefused() != want {
-			t.Errorf("%v: refused %v; want %v", k, a.prefillRefused(), want)
+		if want := k == dispatch.EvPrefillRefused || k == dispatch.EvPrefillMoved; a.prefillLeftNothing() != want {
+			t.Errorf("%v: refused %v; want %v", k, a.prefillLeftNothing(), want)
 		}
 	}
 }

@@ -42,17 +42,16 @@ import (
 // Each of these takes one event after the other (advance). Legs run on goroutines of their own: decode's until the first event of a stream is
 // here, the others until the whole answer is. What they, timers and the client have to say comes in through the mailbox.
 //
-// Others may read what never changes: what the request is served with (r, s, m, b, path and forwarded, in attemptContext), and, once HasOutcome is set,
-// Reply, Sum and Why.
+// Others may read what never changes: what the request is served with (served, but for excluded), and, from Ended on, Reply, Sum and Why.
 type Exchange struct {
-	attemptContext        // what the request is served with, and how its legs are ended
-	mailbox               // what others have to say
-	tenant         string // whose the response is, if an engine keeps it
-	recording      string // the response whose engine is being recorded for all gateways; "" if none is
-	caller         Caller
-	branch         bool // of a client's request, which its caller reports
+	served           // what the request is served with, and how its legs are ended
+	mailbox          // what others have to say
+	tenant    string // whose the response is, if an engine keeps it
+	recording string // the response whose engine is being recorded for all gateways; "" if none is
+	caller    Caller
+	branch    bool // of a client's request, which its caller reports
 
-	// What the caller may read, after Run and in Ended. None of it changes after HasOutcome is set.
+	// What the caller may read, after Run and in Ended. All of it is fixed from Ended on, but for Sum.Transfer, which the report adds.
 	HasOutcome bool           // there is an outcome
 	Why        reason.Reason  // of the end of a request that failed
 	Reply      Reply          // what the client is to get
@@ -74,14 +73,14 @@ type Exchange struct {
 
 	usage relay.Usage
 
-	client relay.ClientWriter // of a stream
+	client ClientWriter // of a stream
 	idle   idle
 
 	choice    policies.Choice
 	selection fleet.Selection
 
-	timer *time.Timer
-	watch disconnect.Watch
+	deadlineTimer *time.Timer
+	clientWatch   disconnect.Watch
 
 	drains   bool            // it has a place in the background to drain in
 	drainEnd context.Context // when draining ends at the latest; nil before
@@ -180,7 +179,7 @@ func (all *Exchanges) Close() { all.goroutines.Close() }
 func (all *Exchanges) Begin(q *Request) *Exchange {
 	s, m, b, arrived, now := q.ServedBy, q.Model, q.Body, q.Arrived, time.Now()
 	x := &Exchange{d: connector.NewDispatch(m.Connector, s.Config.Limits.Attempts)}
-	x.attemptContext = attemptContext{all: all, s: s, m: m, b: b, path: q.Path, forwarded: q.Forwarded}
+	x.served = served{all: all, s: s, m: m, b: b, path: q.Path, forwarded: q.Forwarded}
 	b.Retain() // until the exchange is done
 	x.caller, x.branch, x.tenant = q.Caller, q.Branch, q.Tenant
 	x.init()
@@ -198,7 +197,7 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 	if q.Queued > 0 {
 		x.Sum.Phases.Admit, x.Sum.Phases.Queue = q.Checked, q.Queued
 	}
-	x.timer = time.AfterFunc(x.due.Sub(now), func() {
+	x.deadlineTimer = time.AfterFunc(x.due.Sub(now), func() {
 		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
 	x.selection.Init(s.Fleet, m, b.Shape, q.Pin, q.Adapter)
@@ -210,7 +209,7 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 
 // WatchClient has the request end when its client leaves.
 func (x *Exchange) WatchClient(conn net.Conn) {
-	x.watch, _ = x.all.Disconnects.Watch(conn, func() { x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
+	x.clientWatch, _ = x.all.Disconnects.Watch(conn, func() { x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
 }
 
 // Cancel has the request end, as it is a part of one that has its outcome.
@@ -246,7 +245,7 @@ func (x *Exchange) drain(ctx context.Context) {
 		x.b.Release()
 	}()
 	if x.d.Mode == dispatch.InTurn && x.d.Prefill == dispatch.LegAsked { // prefill holds nothing for decode yet, unless it finishes within this time
-		soon, cancel := context.WithTimeout(ctx, leftFor)
+		soon, cancel := context.WithTimeout(ctx, drainGrace)
 		defer cancel()
 		ctx = soon
 	}
@@ -357,8 +356,7 @@ func (x *Exchange) takeEnvelope(m envelope) dispatch.Event {
 
 // takeAnswer takes over decode's answer from its leg.
 func (x *Exchange) takeAnswer(m envelope) dispatch.Event {
-	x.b.Stream = m.e.Kind == dispatch.EvDecodeFirst // where the request does not tell
-	x.Sum.Stream = x.b.Stream
+	x.Sum.Stream = m.e.Kind == dispatch.EvDecodeFirst // where the request does not tell
 	if s := m.a.stream; s != nil {
 		if m.a.stream = nil; !s.Begin(x.continuation) {
 			return x.refuseStream(m)

@@ -48,7 +48,7 @@ func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
 		panic(herr)
 	}
 	x := r.Begin(&Request{ServedBy: d.s, Path: openai.PathCompletions, Model: m, Body: b, Arrived: time.Now()})
-	defer x.timer.Stop()
+	defer x.deadlineTimer.Stop()
 	defer r.live.remove(x)
 	a := &attempt{split: true}
 	a.prefill.Open(ctx, m.Prefill[0])
@@ -118,9 +118,9 @@ func (o Owned) Wake()              { background.Notify(o.wake) }
 
 // SpoilAttempt and SpoilTimer have what reads these panic. What CleanUp returned before ends what they had begun, and the request.
 func (o Owned) SpoilAttempt() { o.cur = nil }
-func (o Owned) SpoilTimer()   { o.timer = nil }
+func (o Owned) SpoilTimer()   { o.deadlineTimer = nil }
 func (o Owned) CleanUp() func() {
-	a, timer := o.cur, o.timer
+	a, timer := o.cur, o.deadlineTimer
 	return func() {
 		timer.Stop()
 		a.letGo()

@@ -59,16 +59,16 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 	case dispatch.DoBlameDecode:
 		x.failed = e.Kind
 		x.blame(a, a.decode.Engine, &a.decode, act.Why)
-	case dispatch.DoSendStream:
-		x.timer.Stop()
+	case dispatch.DoReplyStream:
+		x.deadlineTimer.Stop()
 		x.Sum.Status = 200
-	case dispatch.DoSendWhole:
-		x.sendWhole(a)
-	case dispatch.DoSendPrefill:
-		x.sendRaw(a, &a.prefill, reason.PrefillRejected)
-	case dispatch.DoSendDecode:
-		x.sendRaw(a, &a.decode, act.Why)
-	case dispatch.DoSendError:
+	case dispatch.DoReplyWhole:
+		x.replyWhole(a)
+	case dispatch.DoReplyPrefill:
+		x.replyRaw(a, &a.prefill, reason.PrefillRejected)
+	case dispatch.DoReplyDecode:
+		x.replyRaw(a, &a.decode, act.Why)
+	case dispatch.DoReplyError:
 		if l := a.legOf(e); l != nil {
 			x.noteFailure(a, l, act.Why)
 		}
@@ -86,7 +86,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 		x.Sum.Decode = a.decode.Engine.Name
 	case dispatch.DoGiveUp:
 		x.Sum.NotContinued = "failed"
-	case dispatch.DoSendEnd:
+	case dispatch.DoAppendEnd:
 		x.Reply.Stream.EndContinued()
 	case dispatch.DoCut:
 		if l := a.legOf(e); l != nil {
@@ -125,8 +125,8 @@ func (x *Exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 		x.freePrefill(a)
 	case dispatch.DoCancel:
 		x.all.Transfers.Cancel(x.s.Config, x.s.Token, a.h.Transfer, why, a.prefill.Engine, a.decode.Engine)
-	case dispatch.DoGiveBack:
-		x.giveBack(a)
+	case dispatch.DoFreeTaken:
+		x.freeTaken(a)
 	case dispatch.DoAbandon:
 		x.abandon(a)
 	case dispatch.DoCountLeak:
@@ -193,8 +193,8 @@ func (x *Exchange) lastFailure() (f report.Failure) {
 	return f
 }
 
-// sendWhole makes decode's answer, from which the engines' hand-off was taken out, the client's.
-func (x *Exchange) sendWhole(a *attempt) {
+// replyWhole makes decode's answer, from which the engines' hand-off was taken out, the client's.
+func (x *Exchange) replyWhole(a *attempt) {
 	x.awaitRecorded()
 	l := &a.decode
 	x.usage.Of(&l.Answer, a.prefillCached())
@@ -209,8 +209,8 @@ func (x *Exchange) sendWhole(a *attempt) {
 	x.Sum.Status = 200
 }
 
-// sendRaw makes an engine's refusal the client's, status and body as they are but for the engines' hand-off.
-func (x *Exchange) sendRaw(a *attempt, l *leg.Leg, why reason.Reason) {
+// replyRaw makes an engine's refusal the client's, status and body as they are but for the engines' hand-off.
+func (x *Exchange) replyRaw(a *attempt, l *leg.Leg, why reason.Reason) {
 	body, ok := a.h.WithoutHandoff(l.Body)
 	if l.Failure != nil { // it was too large to be read
 		x.Reply = Reply{Err: errRejected(l.Status, why)}
@@ -254,10 +254,9 @@ func (a *attempt) Cached() (cached, created int) {
 
 // done gives the request its outcome and writes its summary. It happens once.
 func (x *Exchange) done(act dispatch.Action) {
-	x.HasOutcome = true
 	defer x.ended()
-	x.timer.Stop()
-	x.watch.Stop()
+	x.deadlineTimer.Stop()
+	x.clientWatch.Stop()
 	now, s := time.Now(), &x.Sum
 	s.PromptTokens, s.OutputTokens, s.CachedTokens = x.usage.Prompt, x.usage.Output, x.usage.Cached
 	x.observeLatency(now)
@@ -283,8 +282,9 @@ func (x *Exchange) done(act dispatch.Action) {
 	}
 }
 
-// ended reports the outcome to the caller, the report and the set of live requests, even if one of them panics.
+// ended sets the outcome and reports it to the caller, the report and the set of live requests, even if one of them panics.
 func (x *Exchange) ended() {
+	x.HasOutcome = true
 	defer x.b.Release()
 	if !x.branch {
 		defer x.all.Report.Finished(&x.Sum, x.s.Observe)

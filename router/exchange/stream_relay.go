@@ -16,7 +16,7 @@ import (
 
 // RelayTo names the client's connection. The goroutine that serves it then calls WriteTo and CloseWithError.
 func (x *Exchange) RelayTo(conn net.Conn) {
-	x.client = relay.ClientWriter{Conn: conn, Limit: x.s.Config.Timeouts.Write}
+	x.client = ClientWriter{Conn: conn, Limit: x.s.Config.Timeouts.Write}
 	x.client.ExtendDeadline()
 }
 
@@ -153,11 +153,11 @@ func (x *Exchange) streamEnded() {
 func (x *Exchange) streamFailed() {
 	s := x.Reply.Stream
 	e := dispatch.Event{Kind: dispatch.EvStreamLost, Why: s.Failed()}
-	ending, why := s.Ending()
-	switch ending {
-	case relay.EndingWhole:
+	remedy, why := s.Remedy()
+	switch remedy {
+	case relay.RemedyEnd:
 		e.Kind = dispatch.EvStreamUnended
-	case relay.EndingCut:
+	case relay.RemedyCut:
 		e.Kind, x.Sum.NotContinued = dispatch.EvStreamCut, cmp.Or(why, x.notContinued)
 	}
 	x.post(e)
@@ -251,4 +251,29 @@ func (x *Exchange) silent(d *leg.Leg) error {
 		x.Reply.Stream.KeepAlive()
 	}
 	return nil
+}
+
+// ClientWriter bounds the writes of an answer that is sent as it comes.
+type ClientWriter struct {
+	Conn  net.Conn // nil if there is no client of its own: a fan's branch
+	Limit time.Duration
+	set   time.Time // when Conn's write deadline was set
+}
+
+// ExtendDeadline bounds the write that follows. A deadline is good for half its time, so that it is not set for every event.
+func (w *ClientWriter) ExtendDeadline() {
+	if w.Conn == nil {
+		return
+	}
+	if now := time.Now(); now.Sub(w.set) > w.Limit/2 {
+		w.set = now
+		_ = w.Conn.SetWriteDeadline(now.Add(w.Limit))
+	}
+}
+
+// ClearDeadline ends that: the answer is written.
+func (w *ClientWriter) ClearDeadline() {
+	if w.Conn != nil {
+		_ = w.Conn.SetWriteDeadline(time.Time{})
+	}
 }

@@ -40,7 +40,7 @@ func (x *Exchange) expect(a *attempt) {
 	a.due = time.Now().Add(limit)
 	switch {
 	case a.unstreamed && a.hurried:
-		x.checkIn(a, min(limit, leftFor))
+		x.checkIn(a, min(limit, drainGrace))
 	case !a.unstreamed && a.onTransferLost != nil:
 		a.transferTimer = time.AfterFunc(limit, func() {
 			if a.decode.SetKV(leg.KVOverdue) {
@@ -58,10 +58,11 @@ func (x *Exchange) expect(a *attempt) {
 	}
 }
 
-// watchLater starts a watch of the transfer after a short pause, if nothing else shows how it ends.
+// watchLater starts a watch of the transfer after a short pause, if nothing else shows how it ends. The watch changes nothing unless the KV
+// does not come.
 func (x *Exchange) watchLater(a *attempt) {
-	if x.m.Connector.Traits().Writes && a.unstreamed && a.h.Endpoint != nil && a.watchTimer == nil {
-		a.watchTimer = x.postAfter(kvwatch.Pause(x.s.Config.Timeouts.Transfer), a, dispatch.EvWatchDue)
+	if x.m.Connector.Traits().Writes && a.unstreamed && a.h.Endpoint != nil && a.checkTimer == nil {
+		a.checkTimer = x.postAfter(kvwatch.Pause(x.s.Config.Timeouts.Transfer), a, dispatch.EvWatchDue)
 	}
 }
 
@@ -71,7 +72,7 @@ func (x *Exchange) watchTransfer(a *attempt) {
 		Monitor: x.all.Monitor, Decode: &a.decode, Prefill: a.prefill.Engine, Endpoint: a.h.Endpoint, Due: a.due, Transfer: x.s.Config.Timeouts.Transfer,
 		Lost: a.onTransferLost, Asking: x.s.Config.Timeouts.SideChannelAnswer(),
 	}
-	x.all.Tasks.Go("transfer watch", func() { w.Run(&a.decode) })
+	x.all.Tasks.Go("transfer watch", func() { w.Run(&a.decode) }) // a leg is a context: it ends the watch
 }
 
 // hurry notes that no client waits for the answer. Ending decode's leg before decode has its KV would leak blocks. A stream's first token
@@ -84,21 +85,21 @@ func (x *Exchange) hurry(a *attempt) {
 	}
 	d := time.Until(a.due)
 	if x.m.Connector.Traits().Mode != dispatch.InTurn {
-		d = min(leftFor, d)
+		d = min(drainGrace, d)
 	}
 	x.checkIn(a, d)
 }
 
 // checkIn ends the decode leg after d. If prefill writes, decode's load is checked first.
 func (x *Exchange) checkIn(a *attempt, d time.Duration) {
-	if a.watchTimer != nil {
-		a.watchTimer.Stop()
+	if a.checkTimer != nil {
+		a.checkTimer.Stop()
 	}
 	if a.onTransferLost == nil {
-		a.watchTimer = a.decode.CancelAfter(d, leg.ErrHurried)
+		a.checkTimer = a.decode.CancelAfter(d, leg.ErrHurried)
 		return
 	}
-	a.watchTimer = x.postAfter(d, a, dispatch.EvCheckDue)
+	a.checkTimer = x.postAfter(d, a, dispatch.EvCheckDue)
 }
 
 // checkDecode ends decode's leg. It stays open if decode does not run all its requests and can be notified to free this one's blocks.
@@ -116,7 +117,7 @@ func (x *Exchange) checkDecode(a *attempt) {
 				a.onTransferLost(reason.ClientLeft)
 			}
 		}()
-		ctx, cancel := context.WithTimeout(r.Tasks.Context(), leftFor)
+		ctx, cancel := context.WithTimeout(r.Tasks.Context(), drainGrace)
 		defer cancel()
 		var l monitor.Load
 		l, said = r.Monitor.Load(ctx, e)
@@ -147,5 +148,5 @@ func (all *Exchanges) landed(id string, decode *fleet.Engine) func() bool {
 	}
 }
 
-// leftFor is how long a leg without a client may continue to the point where ending it leaks nothing.
-const leftFor = time.Second
+// drainGrace is how long a leg without a client may continue to the point where ending it leaks nothing.
+const drainGrace = time.Second

@@ -86,10 +86,10 @@ func (x *Exchange) observeLatency(now time.Time) {
 	switch {
 	case a.split && a.prefillAnswered() && s.Phases.Prefill > s.Phases.Pair:
 		x.s.Fleet.ObserveLatency(x.m, fleet.Prefill, a.prefill.Engine, s.Phases.Prefill-s.Phases.Pair, tokens-s.CachedTokens, now)
-		if x.b.Stream && s.Phases.FirstToken > s.Phases.Prefill {
+		if s.Stream && s.Phases.FirstToken > s.Phases.Prefill {
 			x.s.Fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)
 		}
-	case x.m.Connector.Traits().Mode == dispatch.Alone && x.b.Stream && s.Phases.FirstToken > 0:
+	case x.m.Connector.Traits().Mode == dispatch.Alone && s.Stream && s.Phases.FirstToken > 0:
 		x.s.Fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, s.Phases.FirstToken-s.Phases.Plan, tokens-s.CachedTokens, now)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // writer is how the answer is written to the client.
 type writer struct {
-	relay.ClientWriter
+	exchange.ClientWriter
 	once sync.Once // the request itself has ended
 
 	every   time.Duration // of silence, before a comment; 0: none

@@ -50,12 +50,12 @@ func (p *probe) stock(ctx context.Context) error {
 	}
 	old := e.Endpoint.Load()
 	if err := p.fits(ctx, at); err != nil {
-		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, TakeFailed: true}, reclaim.Certain)
+		p.reclaim.FreePrefill(ctx, p.left(), reclaim.PrefillHeld{Answered: true, TakeFailed: true}, reclaim.Certain)
 		return err
 	}
 	body := p.b.AppendPrefill(nil, p.h.Request, c.Connector.DecodeMembers(nil, &p.h))
 	if c.Connector.Accept(&p.h, p.h.KVParams) != dispatch.EvPrefillUsable { // with part of the params no engine must be asked
-		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, TakeFailed: true}, reclaim.Certain)
+		p.reclaim.FreePrefill(ctx, p.left(), reclaim.PrefillHeld{Answered: true, TakeFailed: true}, reclaim.Certain)
 		return p.handsNothing("'s kv_transfer_params are not those of this connector: " + c.Connector.Traits().Stock.Needs)
 	}
 	if err := p.askDecode(ctx, body); err != nil {
@@ -123,7 +123,7 @@ func (p *probe) askDecode(ctx context.Context, body []byte) error {
 		return err
 	}
 	if v != leg.Refused && !p.decode.Unsent() {
-		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
+		p.reclaim.FreePrefill(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
 		return err
 	}
 	again := p.tasks.Try(p.s.Config.Limits.Background, p.s.Config.Timeouts.Cleanup, func(ctx context.Context) {
@@ -139,12 +139,12 @@ func (p *probe) askDecode(ctx context.Context, body []byte) error {
 				if v == leg.Refused || next.decode.Unsent() {
 					continue
 				}
-				p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
+				p.reclaim.FreePrefill(ctx, p.left(), reclaim.PrefillHeld{Answered: true, Asked: true}, reclaim.Certain)
 				return
 			}
 			break
 		}
-		p.reclaim.GiveBack(ctx, p.left(), reclaim.PrefillHeld{Answered: true, TakeFailed: true}, reclaim.Certain)
+		p.reclaim.FreePrefill(ctx, p.left(), reclaim.PrefillHeld{Answered: true, TakeFailed: true}, reclaim.Certain)
 	})
 	if !again {
 		m := p.left()
@@ -178,7 +178,7 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 		out := told{leg.Lost, errPanicked}
 		defer func() {
 			p.decode.SetKV(leg.KVDone)
-			p.decode.Became(out.v.DecodeEvent(false).Kind.Leaves())
+			p.decode.Became(out.v.DecodeEvent(false).Kind.LegState())
 			came <- out
 		}()
 		out.v, out.err = p.askOnce(&p.decode, body, true)
@@ -207,7 +207,7 @@ func (p *probe) freeLate() {
 		p.decode.Cancel(leg.ErrEnded)
 		p.reclaim.Start(m, func(ctx context.Context) {
 			p.reclaim.CountLeak(ctx, m, m.Decode, why)
-			p.reclaim.GiveBackFirst(ctx, m, reclaim.Possible)
+			p.reclaim.FreeFirstAnswer(ctx, m, reclaim.Possible)
 		}, m.Decode)
 		return
 	}

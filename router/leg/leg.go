@@ -46,24 +46,24 @@ type Leg struct {
 	Streams bool // it has brought tokens, and is a stream
 
 	EngineKnows bool           // its engine has noticed that the leg is over; see Acknowledged
-	outcome     atomic.Uint32  // a dispatch.LegState; see Became
+	state       atomic.Uint32  // a dispatch.LegState; see Became
 	kv          atomic.Uint32  // a KVState
 	asking      sync.WaitGroup // the goroutine that asks
 	once        sync.Once
 }
 
 // State is the state of the leg. Once the leg is over, only its owner changes its other fields.
-func (l *Leg) State() dispatch.LegState { return dispatch.LegState(l.outcome.Load()) }
+func (l *Leg) State() dispatch.LegState { return dispatch.LegState(l.state.Load()) }
 
 // Begin notes that the leg is being asked, by a goroutine that will call Became.
 func (l *Leg) Begin() {
 	l.asking.Add(1)
-	l.outcome.Store(uint32(dispatch.LegAsked))
+	l.state.Store(uint32(dispatch.LegAsked))
 }
 
 // Became notes how the leg has ended, or that its stream has begun.
 func (l *Leg) Became(s dispatch.LegState) {
-	l.outcome.Store(uint32(s))
+	l.state.Store(uint32(s))
 	l.asking.Done()
 }
 

@@ -74,7 +74,7 @@ func (f *freeing) next(ctx context.Context) (done bool) {
 	case stepCount:
 		f.CountLeak(ctx, m, m.Decode, why)
 		if o.run == runLives {
-			f.GiveBackFirst(ctx, m, Possible)
+			f.FreeFirstAnswer(ctx, m, Possible)
 		}
 		return true
 	case stepNotifyDecode:
@@ -125,12 +125,12 @@ func (f *freeing) written(ctx context.Context) {
 	m := f.m
 	if m.FirstParams != nil {
 		f.CountLeak(ctx, m, m.Decode, CausePossible)
-		f.GiveBackFirst(ctx, m, Possible)
+		f.FreeFirstAnswer(ctx, m, Possible)
 	} else {
 		f.Leaks.reclaimed(f.ending, "asked_again")
 	}
 	if m.Handoff.KVParams != nil { // decode's leg may have ended before decode registered: then prefill waits for decode
-		f.GiveBack(ctx, m, PrefillHeld{Answered: true, Asked: true}, unlikely)
+		f.FreePrefill(ctx, m, PrefillHeld{Answered: true, Asked: true}, unlikely)
 	}
 }
 
@@ -234,7 +234,7 @@ func (r *Reclaimer) repeat(ctx context.Context, m *Job) dispatch.EventKind {
 	}
 	moved := *m
 	moved.Handoff.KVParams = params
-	r.Start(&moved, func(ctx context.Context) { r.GiveBack(ctx, &moved, PrefillHeld{Answered: true}, Certain) }, nil)
+	r.Start(&moved, func(ctx context.Context) { r.FreePrefill(ctx, &moved, PrefillHeld{Answered: true}, Certain) }, nil)
 	return dispatch.EvPrefillMoved
 }
 

@@ -7,9 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"net"
 	"sync"
-	"time"
 
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
@@ -93,13 +91,8 @@ func (s *Stream) Free() {
 	s.pool.Put(b)
 }
 
-// ReadFirst reads up to the first event of an answer. sh is the shape that the engine was asked for.
-func (s *Stream) ReadFirst(sh openai.Shape) (v leg.Result) {
-	var early []byte
-	early, s.begins, v = s.Leg.First(s, sh)
-	s.out = append(s.out, early...)
-	return v
-}
+// Hold keeps what was read of the answer until the owner has it: the events before its first one, and that, which lies in the frames.
+func (s *Stream) Hold(early, first []byte) { s.out, s.begins = append(s.out, early...), first }
 
 // Begin takes what was read up to now. It reports false, and frees all, if the client may not have it.
 func (s *Stream) Begin(o *Continuation) bool {
@@ -259,26 +252,26 @@ func (s *Stream) Cut(e *openai.Error) {
 	s.err = ErrCut
 }
 
-// Ending is what can be made of a stream that has failed.
-type Ending uint8
+// Remedy is what can be done about a stream that has failed.
+type Remedy uint8
 
 const (
-	EndingCut      Ending = iota
-	endingContinue        // another engine can go on with it
-	EndingWhole           // the client has all of it but the end
+	RemedyCut      Remedy = iota
+	remedyContinue        // another engine can go on with it
+	RemedyEnd             // the client has all but the end, which is appended
 )
 
-// Ending says what can be made of a stream that has failed. If the stream is cut for lack of a continuation, why says so.
-func (s *Stream) Ending() (e Ending, why string) {
+// Remedy says what can be done about a stream that has failed. If the stream is cut for lack of a continuation, why says so.
+func (s *Stream) Remedy() (r Remedy, why string) {
 	switch o := s.continuation; {
 	case o == nil:
-		return EndingCut, ""
+		return RemedyCut, ""
 	case !o.able(), s.wrong == reason.AnswerTooLarge:
-		return EndingCut, "unsupported"
+		return RemedyCut, "unsupported"
 	case o.finished || o.max >= 0 && o.nSent >= o.max:
-		return EndingWhole, ""
+		return RemedyEnd, ""
 	}
-	return endingContinue, ""
+	return remedyContinue, ""
 }
 
 // End ends the stream after its terminal event.
@@ -316,28 +309,3 @@ func (s *Stream) KeepAlive() { s.out = append(s.out, KeepAliveEvent...) }
 
 // ErrCut ends a client's connection after an error event, so that no client takes a part for the whole.
 var ErrCut = errors.New("the answer was cut")
-
-// ClientWriter bounds the writes of an answer that is sent as it comes.
-type ClientWriter struct {
-	Conn  net.Conn // nil if there is no client of its own: a fan's branch
-	Limit time.Duration
-	set   time.Time // when Conn's write deadline was set
-}
-
-// ExtendDeadline bounds the write that follows. A deadline is good for half its time, so that it is not set for every event.
-func (w *ClientWriter) ExtendDeadline() {
-	if w.Conn == nil {
-		return
-	}
-	if now := time.Now(); now.Sub(w.set) > w.Limit/2 {
-		w.set = now
-		_ = w.Conn.SetWriteDeadline(now.Add(w.Limit))
-	}
-}
-
-// ClearDeadline ends that: the answer is written.
-func (w *ClientWriter) ClearDeadline() {
-	if w.Conn != nil {
-		_ = w.Conn.SetWriteDeadline(time.Time{})
-	}
-}

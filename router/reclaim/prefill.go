@@ -13,18 +13,18 @@ import (
 	"pdrouter/router/openai/jsonscan"
 )
 
-// GiveBackFirst frees what prefill may hold since its first answer.
-func (r *Reclaimer) GiveBackFirst(ctx context.Context, m *Job, d Certainty) {
+// FreeFirstAnswer frees what prefill may hold since its first answer.
+func (r *Reclaimer) FreeFirstAnswer(ctx context.Context, m *Job, d Certainty) {
 	if m.FirstParams == nil {
 		return
 	}
 	was := *m
 	was.Handoff.KVParams = m.FirstParams
-	r.GiveBack(ctx, &was, PrefillHeld{Answered: true, Asked: true}, d)
+	r.FreePrefill(ctx, &was, PrefillHeld{Answered: true, Asked: true}, d)
 }
 
-// GiveBack frees the KV that prefill holds, or counts it as leaked.
-func (r *Reclaimer) GiveBack(ctx context.Context, m *Job, l PrefillHeld, d Certainty) {
+// FreePrefill frees the KV that prefill holds, or counts it as leaked.
+func (r *Reclaimer) FreePrefill(ctx context.Context, m *Job, l PrefillHeld, d Certainty) {
 	l.agent = m.Snapshot.Agent != nil
 	l.reads = m.conn.Traits().Reads
 	l.Answered = l.Answered && m.Handoff.KVParams != nil
@@ -100,7 +100,7 @@ func (r *Reclaimer) Unwritten(ctx context.Context, m *Job) {
 		r.FreeDecode(ctx, m)
 		return
 	}
-	r.GiveBack(ctx, m, PrefillHeld{Answered: true, Asked: true}, Possible)
+	r.FreePrefill(ctx, m, PrefillHeld{Answered: true, Asked: true}, Possible)
 }
 
 // NotifyNamed notifies prefill that what it may hold for a leg that was ended was taken. That is safe only after prefill has noticed the
