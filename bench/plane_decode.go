@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/agent"
+	"pdrouter/kvplane/sched"
 	"pdrouter/metadata"
 )
 
@@ -194,7 +194,7 @@ func (d *planeDecode) run(o planeOrder) (a planeAnswer, err error) {
 		names = append(names, r.agent.Record().Rank)
 	}
 	for i := o.First; i < o.First+o.Count; i++ {
-		ranks, e := agent.NewAggregate(names), d.expectation(i, o.Shape)
+		ranks, e := sched.NewAggregate(names), d.expectation(i, o.Shape)
 		for _, r := range d.ranks {
 			r.clear(i, o.Shape)
 		}
@@ -204,17 +204,17 @@ func (d *planeDecode) run(o planeOrder) (a planeAnswer, err error) {
 		}
 		var seen time.Time
 		var last *planeRank
-		v := agent.Nothing
-		for n := 0; n < len(d.ranks) && v == agent.Nothing; n++ {
+		v := sched.Nothing
+		for n := 0; n < len(d.ranks) && v == sched.Nothing; n++ {
 			got := <-d.reports
 			if got.at.After(seen) {
 				seen, last = got.at, d.ranks[got.Rank.TP]
 			}
-			if v = ranks.Step(got.Report); v != agent.Nothing && v != agent.Released || got.ID != planeID(i) {
+			if v = ranks.Step(got.Report); v != sched.Nothing && v != sched.Released || got.ID != planeID(i) {
 				return a, fmt.Errorf("transfer %d: %s %s: %s", i, v, got.Reason, got.Detail)
 			}
 		}
-		if v != agent.Released {
+		if v != sched.Released {
 			return a, fmt.Errorf("transfer %d: %d reports and decode is not released", i, len(d.ranks))
 		}
 		a.Release, a.Released = append(a.Release, last.stamp.since()), append(a.Released, time.Now().UnixNano())

@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/memory", "kvplane/nixl", "kvplane/transport", "kvplane/transport/byname", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/edge", "router/fleet", "router/monitor", "router/reclaim", "router/report", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/nixl", "kvplane/transport", "kvplane/transport/byname", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/limits", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -53,18 +53,20 @@ func Packages() map[string]Package {
 		"router/admission":       {Ours: []string{"router/reason"}},                                                                        // the queue in front of a model, its retry budget
 		"router/fleet/health":    {},                                                                                                       // a leaf: pure values that take the time
 		"router/openai/sse":      {},                                                                                                       // a leaf: cuts a stream into events, knows no event
+		// What an engine's scheduler and its ranks tell each other, and what all ranks report as one. kvplane/control: events for the gateway.
+		"kvplane/sched": {Ours: []string{"kvplane", "kvplane/control", "kvplane/internal/alarm", "kvplane/plan", "kvplane/transfer", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
 		// The words of the plane. It does nothing.
 		"kvplane": {Ours: []string{"kvplane/transfer", "metadata"}},
 		// One rank's end of the plane. metadata/client: peers are found through the gateway.
 		"kvplane/agent": {
-			Ours:    []string{"internal/field", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/internal/alarm", "kvplane/internal/procid", "kvplane/internal/varint", "kvplane/memory", "kvplane/plan", "kvplane/transfer", "kvplane/transport", "metadata", "metadata/client"},
+			Ours:    []string{"internal/field", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/internal/alarm", "kvplane/internal/procid", "kvplane/internal/varint", "kvplane/memory", "kvplane/plan", "kvplane/sched", "kvplane/transfer", "kvplane/transport", "metadata", "metadata/client"},
 			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
 		},
 		// How bytes and messages move. An agent knows the interface alone; transporttest is for tests.
 		"kvplane/transport":               {Ours: []string{"kvplane/memory", "kvplane/transfer", "metadata"}},
 		"kvplane/transport/tcp":           {Ours: []string{"kvplane/internal/procid", "kvplane/internal/varint", "kvplane/memory/view", "kvplane/memory", "kvplane/transfer", "kvplane/transport", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"}},
 		"kvplane/transport/nixltransport": {Ours: []string{"kvplane/memory", "kvplane/nixl", "kvplane/transfer", "kvplane/transport", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
-		"kvplane/transport/byname":        {Ours: []string{"internal/field", "kvplane/nixl", "kvplane/transport", "kvplane/transport/nixltransport", "kvplane/transport/tcp"}},
+		"kvplane/transport/byname":        {Ours: []string{"internal/field", "kvplane/nixl", "kvplane/sched", "kvplane/transport", "kvplane/transport/nixltransport", "kvplane/transport/tcp"}},
 		"kvplane/transport/transporttest": {Ours: []string{"internal/cuda", "kvplane/internal/procid", "kvplane/memory", "kvplane/nixl", "kvplane/transfer", "kvplane/transport", "metadata"}, Outside: []string{"golang.org/x/sys"}},
 		"kvplane/internal/alarm":          {},                                                                  // a leaf: what is due next
 		"kvplane/internal/procid":         {Ours: []string{"metadata"}, Outside: []string{"golang.org/x/sys"}}, // records name processes
@@ -79,8 +81,8 @@ func Packages() map[string]Package {
 		// What permits one transfer: gateways sign it, engines check it.
 		"kvplane/ticket": {Ours: []string{"kvplane/transfer", "metadata"}},
 		// The plane for engines in other languages: what internal/refengine does for itself, and its C interface.
-		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/agent", "kvplane/control", "kvplane/memory", "kvplane/memory/view", "kvplane/nixl", "kvplane/ticket", "kvplane/transport", "kvplane/transport/byname", "metadata", "metadata/client", "auth", "auth/keys", "auth/records", "internal/field", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
-		"kvplane/capi":  {Ours: []string{"kvplane", "kvplane/agent", "kvplane/embed", "metadata"}},
+		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/memory/view", "kvplane/nixl", "kvplane/ticket", "kvplane/transport", "kvplane/transport/byname", "metadata", "metadata/client", "auth", "auth/keys", "auth/records", "internal/field", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
+		"kvplane/capi":  {Ours: []string{"kvplane", "kvplane/agent", "kvplane/embed", "kvplane/sched", "metadata"}},
 		"kvplane/nixl":  {Ours: []string{"kvplane/memory/view"}, Outside: []string{"github.com/ebitengine/purego"}},
 		"internal/cuda": {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is
 		// Several parts share one Redis: what is opened once is opened in one place.
@@ -128,18 +130,18 @@ func Packages() map[string]Package {
 		"internal/field":    {}, // a leaf: the error of one key of a configuration
 		"internal/yamlfile": {Ours: []string{"internal/field"}, Outside: []string{"go.yaml.in/yaml/v3"}},
 		"bench": { // router and policies: what they do without sockets
-			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "auth/keys", "auth/records", "kvplane", "kvplane/agent", "kvplane/memory", "kvplane/memory/view", "kvplane/nixl", "kvplane/transport", "kvplane/transport/nixltransport", "kvplane/transport/tcp", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
+			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "auth/keys", "auth/records", "kvplane", "kvplane/agent", "kvplane/memory", "kvplane/memory/view", "kvplane/nixl", "kvplane/sched", "kvplane/transport", "kvplane/transport/nixltransport", "kvplane/transport/tcp", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
 			Outside: []string{"github.com/valyala/fasthttp", "github.com/golang-jwt/jwt/v5"}, // the peers of what is measured
 		},
 		// The page of docs/measurements. plot: axes, bars and text of its charts as SVG; a command of its own, so that pdrouter does not link it.
 		"bench/page": {Ours: []string{"bench"}, Outside: []string{"gonum.org/v1/plot"}},
 		"internal/refengine": {
-			Ours:    []string{"metadata", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/memory", "kvplane/ticket", "kvplane/transport"},
+			Ours:    []string{"metadata", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/ticket", "kvplane/transport"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},
 		},
 		"internal/pdkvtest": {Ours: []string{"auth", "auth/keys", "auth/records", "kvplane", "kvplane/agent", "kvplane/ticket", "metadata", "metadata/cache", "metadata/routes", "metadata/store"}}, // a gateway and the library for tests
 		// A gateway among fake engines, for tests of the whole.
-		"internal/routertest": {Ours: []string{"router", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/openai", "router/report", "auth", "kvplane", "kvplane/agent", "kvplane/control", "metadata", "policies"}},
+		"internal/routertest": {Ours: []string{"router", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/openai", "router/report", "auth", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "metadata", "policies"}},
 		"internal/background": {},
 		"internal/disconnect": {Outside: []string{"golang.org/x/sys"}}, // epoll
 		"internal/gather":     {},

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/agent"
+	"pdrouter/kvplane/sched"
 	"pdrouter/metadata"
 )
 
@@ -27,7 +27,7 @@ func withholds(faults []Fault) bool {
 func (m *muted) withhold(id kvplane.TransferID, rank int) { m.offers[id] = rank }
 
 // orders are what the ith rank hears.
-func (m *muted) orders(o agent.Orders, i int, rank metadata.Rank, ring func()) agent.Orders {
+func (m *muted) orders(o sched.Orders, i int, rank metadata.Rank, ring func()) sched.Orders {
 	o.Offer = slices.DeleteFunc(slices.Clone(o.Offer), func(x kvplane.Offer) bool {
 		deaf, ok := m.offers[x.ID]
 		if !ok || deaf >= 0 && deaf != i {
@@ -41,7 +41,7 @@ func (m *muted) orders(o agent.Orders, i int, rank metadata.Rank, ring func()) a
 }
 
 // report is what the ith rank says, with its claims.
-func (m *muted) report(r agent.RankReport, i int) agent.RankReport {
+func (m *muted) report(r sched.RankReport, i int) sched.RankReport {
 	r.Reports = append(r.Reports, m.claims[i]...)
 	m.claims[i] = nil
 	if len(r.Reports) > 0 {

@@ -9,6 +9,7 @@ import (
 	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/control"
 	"pdrouter/kvplane/memory"
+	"pdrouter/kvplane/sched"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
@@ -36,10 +37,10 @@ type plane struct {
 	agents []*agent.Agent
 
 	start    time.Time
-	orders   agent.Orders // of the step that is being decided
-	together *agent.Aggregator
-	reports  []agent.RankReport // scratch
-	outcome  agent.Outcome
+	orders   sched.Orders // of the step that is being decided
+	together *sched.Aggregator
+	reports  []sched.RankReport // scratch
+	outcome  sched.Outcome
 	muted    *muted // nil without such a fault
 }
 
@@ -69,7 +70,7 @@ func openPlane(c Config, g *group, self metadata.Incarnation, notify func()) (*p
 		}
 		p.agents, ranks = append(p.agents, a), append(ranks, rank)
 	}
-	p.together = agent.NewAggregator(self, ranks, c.Plane.Times)
+	p.together = sched.NewAggregator(self, ranks, c.Plane.Times)
 	if withholds(c.Faults) {
 		p.muted = newMuted(len(ranks))
 	}
@@ -81,7 +82,7 @@ func (p *plane) now() time.Duration { return time.Since(p.start) }
 
 // abandon orders every rank to give a transfer up.
 func (p *plane) abandon(id kvplane.TransferID, why string) {
-	p.orders.Abandon = append(p.orders.Abandon, agent.Abandonment{ID: id, Why: why})
+	p.orders.Abandon = append(p.orders.Abandon, sched.Abandonment{ID: id, Why: why})
 }
 
 // tell gives every rank what has been ordered since it was told last.
@@ -99,7 +100,7 @@ func (e *Engine) tell() {
 				a.Do(p.muted.orders(p.orders, i, a.Record().Rank, e.ring))
 			}
 		}
-		p.orders = agent.Orders{} // the ranks keep what they were given
+		p.orders = sched.Orders{} // the ranks keep what they were given
 	}
 	if at := p.together.Next(); at > 0 {
 		e.late.Reset(max(at-p.now(), 0))

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/agent"
+	"pdrouter/kvplane/sched"
 )
 
 // ErrTransferKnown is what a leg gets whose transfer id is in use.
@@ -58,7 +58,7 @@ func (e *Engine) queue() {
 		if t.seq.state != waiting || e.transfers[t.id] != t {
 			continue
 		}
-		e.plane.orders.Queue = append(e.plane.orders.Queue, agent.Queued{ID: t.id, Peer: t.seq.req.Handoff.Peer})
+		e.plane.orders.Queue = append(e.plane.orders.Queue, sched.Queued{ID: t.id, Peer: t.seq.req.Handoff.Peer})
 		pause := renewTime
 		if q := e.cfg.Plane.Times.Queue; q > 0 {
 			pause = min(pause, q/3)
@@ -133,7 +133,7 @@ func (e *Engine) cancelTransfer(t *transfer, why string) {
 
 // failed ends the decode leg of a transfer that has failed on some rank; its blocks, if it has any yet, come back when it
 // is settled. The blocks of a prefill leg that the consumer left for too long are given up.
-func (e *Engine) failed(x *agent.Ended) {
+func (e *Engine) failed(x *sched.Ended) {
 	t := e.transfers[x.ID]
 	s := t.seq
 	e.cfg.Log.Info("transfer failed", "transfer", t.id.String(), "rank", x.Rank.String(), "reason", x.Reason.String(), "detail", x.Detail)
@@ -168,14 +168,14 @@ func (e *Engine) rests(rank int, reports []kvplane.Report) {
 }
 
 // settled frees the blocks of a transfer that no rank has to do with any more.
-func (e *Engine) settled(x *agent.Ended, ending string) {
+func (e *Engine) settled(x *sched.Ended, ending string) {
 	t := e.transfers[x.ID]
 	e.pool.release(t.blocks)
 	e.forget(t, ending)
 }
 
 // release lets a decode leg run: all its prompt's KV is in memory.
-func (e *Engine) release(x *agent.Ended) {
+func (e *Engine) release(x *sched.Ended) {
 	t := e.transfers[x.ID]
 	s := t.seq
 	e.forget(t, "released")

@@ -6,25 +6,26 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/sched"
 	"pdrouter/kvplane/transport"
 	"pdrouter/kvplane/transport/transporttest"
 	"pdrouter/metadata"
 )
 
 // verdicts plays what a rig has reported about a transfer to an Aggregate of its ranks.
-func (r *rig) verdicts(id kvplane.TransferID) []Verdict {
+func (r *rig) verdicts(id kvplane.TransferID) []sched.Verdict {
 	var ranks []metadata.Rank
 	for _, rec := range r.records {
 		ranks = append(ranks, rec.Rank)
 	}
-	all, out := NewAggregate(ranks), []Verdict(nil)
+	all, out := sched.NewAggregate(ranks), []sched.Verdict(nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, x := range r.reports {
 		if x.ID != id {
 			continue
 		}
-		if v := all.Step(x); v != Nothing {
+		if v := all.Step(x); v != sched.Nothing {
 			out = append(out, v)
 		}
 	}
@@ -61,7 +62,7 @@ func TestFault54KVPlane(t *testing.T) {
 		if took := time.Since(start); took > 10*time.Second { // the deadlines are 10 min
 			t.Errorf("D had all ends %v after the death; want at most 10 s", took)
 		}
-		if got := d.verdicts(ids[0]); !slices.Equal(got, []Verdict{Failed, Closed}) {
+		if got := d.verdicts(ids[0]); !slices.Equal(got, []sched.Verdict{sched.Failed, sched.Closed}) {
 			t.Errorf("the engine was told %v; want failed, then closed", got)
 		}
 		settled(t, d)
@@ -73,12 +74,12 @@ func TestFault54KVPlane(t *testing.T) {
 			p.offer(id, d, 12, fromP)
 			p.await(id, kvplane.Sent)
 			time.Sleep(100 * time.Millisecond)
-			if got := d.verdicts(id); !slices.Contains(got, Failed) || slices.Contains(got, Released) {
+			if got := d.verdicts(id); !slices.Contains(got, sched.Failed) || slices.Contains(got, sched.Released) {
 				t.Errorf("the engine was told %v; want failed", got)
 			}
 			d.abandon(id) // as the aggregate has the engine do
 			time.Sleep(2 * time.Second)
-			if got := d.verdicts(id); !slices.Equal(got, []Verdict{Failed, Closed}) {
+			if got := d.verdicts(id); !slices.Equal(got, []sched.Verdict{sched.Failed, sched.Closed}) {
 				t.Errorf("the engine was told %v; want failed, then closed", got)
 			}
 		})
@@ -103,7 +104,7 @@ func TestFault55KVPlane(t *testing.T) {
 		}
 		d.expect(id, p, [2]int{0, 12}, toD)
 		d.await(id, kvplane.Safe)
-		if got := d.verdicts(id); !slices.Equal(got, []Verdict{Failed, Closed}) {
+		if got := d.verdicts(id); !slices.Equal(got, []sched.Verdict{sched.Failed, sched.Closed}) {
 			t.Errorf("the engine was told %v; want failed, then closed", got)
 		}
 		for i, m := range d.memory {
@@ -174,7 +175,7 @@ func TestFault56KVPlane(t *testing.T) {
 				t.Errorf("ready with %d of %d; want 2 of 2", r.K, r.N)
 			}
 		}
-		if got := d.verdicts(id); !slices.Equal(got, []Verdict{Released}) {
+		if got := d.verdicts(id); !slices.Equal(got, []sched.Verdict{sched.Released}) {
 			t.Errorf("the engine was told %v; want released, once", got)
 		}
 	})
@@ -189,14 +190,14 @@ func TestFault57KVPlane(t *testing.T) {
 		d.expect(id, p, [2]int{0, 12}, toD)
 		p.fill(id, fromP[0], 12)
 		p.agents[0].Offer(kvplane.Offer{ID: id, Peer: d.inc, Tokens: 12, Groups: fromP})
-		for deadline := time.Now().Add(transporttest.Patience); !slices.Contains(d.verdicts(id), Failed); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(transporttest.Patience); !slices.Contains(d.verdicts(id), sched.Failed); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("reported %v; want the deadline", d.kinds(id))
 			}
 		}
 		d.abandon(id)
 		d.over(id)
-		if got := d.verdicts(id); !slices.Equal(got, []Verdict{Failed, Closed}) {
+		if got := d.verdicts(id); !slices.Equal(got, []sched.Verdict{sched.Failed, sched.Closed}) {
 			t.Errorf("the engine was told %v; want failed, then closed", got)
 		}
 		p.abandon(id)

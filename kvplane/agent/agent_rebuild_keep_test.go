@@ -1,12 +1,13 @@
 package agent
 
 import (
-	"pdrouter/kvplane"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/kvplane"
 )
 
 // TestRebuildRemembersWhatWasGivenUp: what was abandoned before it was expected or offered, and what has served, is not

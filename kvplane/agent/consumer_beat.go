@@ -1,8 +1,9 @@
 package agent
 
 import (
-	"pdrouter/kvplane"
 	"time"
+
+	"pdrouter/kvplane"
 )
 
 // pulse is how D keeps a session alive: while anything of it is unsettled it says every Times.Beat what it waits for.

@@ -1,10 +1,11 @@
 package agent
 
 import (
-	"pdrouter/kvplane"
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/kvplane"
 )
 
 // TestQueuedTransferOutlivesTheLease: D says that it will come, and P keeps the blocks for several leases.

@@ -1,8 +1,9 @@
 package agent
 
 import (
-	"pdrouter/kvplane"
 	"slices"
+
+	"pdrouter/kvplane"
 )
 
 // queue takes the engine's word that it will expect a transfer later: P is asked to keep it. It ends in an

@@ -1,8 +1,9 @@
 package agent
 
 import (
-	"pdrouter/kvplane"
 	"slices"
+
+	"pdrouter/kvplane"
 )
 
 // up takes the news that a producer can be reached, for the first time or again.

@@ -2,11 +2,12 @@ package agent
 
 import (
 	"errors"
-	"pdrouter/kvplane"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/kvplane"
 )
 
 // TestRegisterWithinRoom: a registration of blocks that its sender does not have is malformed before its runs become

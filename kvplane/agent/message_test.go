@@ -2,13 +2,14 @@ package agent
 
 import (
 	"bytes"
-	"pdrouter/kvplane"
 	"reflect"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"pdrouter/kvplane"
 )
 
 var messages = []*message{

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/sched"
 	"pdrouter/kvplane/transport"
 )
 
@@ -203,10 +204,10 @@ func mutantHasty(_ *sim, n *simNode, core applier) applier {
 }
 
 // mutantAnyOrder takes each report for an answer to the transfer's newest order, as if it did not name one.
-func mutantAnyOrder(c *simScheduler, r *RankReport) {
+func mutantAnyOrder(c *simScheduler, r *sched.RankReport) {
 	for i := range r.Reports {
-		if t := c.agg.transfers[r.Reports[i].ID]; t != nil {
-			r.Reports[i].Order = t.phase.order()
+		if kind, ok := c.agg.Awaits(r.Reports[i].ID); ok {
+			r.Reports[i].Order = kind
 		}
 	}
 }

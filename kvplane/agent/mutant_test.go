@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/sched"
 	"pdrouter/kvplane/transport"
 )
 
@@ -18,7 +19,7 @@ type mutant struct {
 	transport func(n *simNode, t transport.Transport) transport.Transport
 	ask       func(n *simNode, ask asker) asker
 	agree     transport.Agreement
-	hear      func(c *simScheduler, r *RankReport) // what a scheduler makes of a report
+	hear      func(c *simScheduler, r *sched.RankReport) // what a scheduler makes of a report
 }
 
 // applier is the place where an event meets its core.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+
 	"pdrouter/kvplane"
 )
 

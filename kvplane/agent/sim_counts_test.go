@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"pdrouter/kvplane"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
+
+	"pdrouter/kvplane"
 )
 
 // simCounts says how often everything was reached, over many seeds.

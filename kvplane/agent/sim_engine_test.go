@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/sched"
 	"pdrouter/metadata"
 )
 
@@ -109,7 +110,7 @@ func (l *simLeg) queue() {
 		return
 	}
 	l.queued = true
-	l.run.sched.order(Orders{Queue: []Queued{{ID: l.attempt.id, Peer: l.attempt.p.inc}}})
+	l.run.sched.order(sched.Orders{Queue: []sched.Queued{{ID: l.attempt.id, Peer: l.attempt.p.inc}}})
 	l.run.s.after(l.run.s.times.Beat, l.queue)
 }
 
@@ -202,7 +203,7 @@ func (l *simLeg) prefill() {
 		l.compute()
 		o := kvplane.Offer{ID: l.attempt.id, Peer: l.attempt.d.inc, Tokens: l.tokens, Groups: l.blocks, Ticket: l.attempt.ticket()}
 		o.Hash[0] = byte(l.attempt.request.tokens)
-		r.sched.order(Orders{Offer: []kvplane.Offer{o}})
+		r.sched.order(sched.Orders{Offer: []kvplane.Offer{o}})
 		l.attempt.prefilled(l)
 	})
 }
@@ -229,7 +230,7 @@ func (l *simLeg) expect() {
 	q := l.attempt.request
 	e := kvplane.Expectation{ID: l.attempt.id, Peer: l.attempt.p.inc, Need: [2]int{min(l.attempt.hit, q.tokens), q.tokens}, Groups: l.blocks, Ticket: l.attempt.ticket()}
 	e.Hash[0] = byte(q.tokens)
-	l.run.sched.order(Orders{Expect: []kvplane.Expectation{e}})
+	l.run.sched.order(sched.Orders{Expect: []kvplane.Expectation{e}})
 }
 
 // stop is the router's word, or the engine's own: nobody wants this any more.
@@ -263,7 +264,7 @@ func (l *simLeg) stop(why string) {
 
 // abandon tells every rank.
 func (l *simLeg) abandon(why string) {
-	l.run.sched.order(Orders{Abandon: []Abandonment{{ID: l.attempt.id, Why: why}}})
+	l.run.sched.order(sched.Orders{Abandon: []sched.Abandonment{{ID: l.attempt.id, Why: why}}})
 }
 
 // lost gives a decode leg up on all ranks.

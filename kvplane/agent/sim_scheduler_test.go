@@ -1,17 +1,19 @@
 package agent
 
 import (
-	"pdrouter/kvplane"
 	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/sched"
 )
 
 // simScheduler is an engine's scheduler: it gives Orders to the ranks, and an Aggregator says what their RankReports mean.
 // Both travel as bytes, each way in order: late by a step that is slow, or not at all. Nothing is sent again.
 type simScheduler struct {
 	run      *simRun
-	agg      *Aggregator
-	out      Outcome
-	next     Orders        // since the last step
+	agg      *sched.Aggregator
+	out      sched.Outcome
+	next     sched.Orders  // since the last step
 	stepping bool          // a step is planned
 	wake     time.Duration // when the Aggregator's earliest deadline is over; 0: there is none
 	lossy    bool          // orders or a report were lost
@@ -23,11 +25,11 @@ func newSimScheduler(r *simRun) *simScheduler {
 	if r.s.opts.direct {
 		times.Deadline = 4*times.Deadline - times.NetDelay
 	}
-	return &simScheduler{run: r, agg: NewAggregator(r.inc, r.ranks, times)}
+	return &simScheduler{run: r, agg: sched.NewAggregator(r.inc, r.ranks, times)}
 }
 
 // order has every rank told in the next step.
-func (c *simScheduler) order(o Orders) {
+func (c *simScheduler) order(o sched.Orders) {
 	s := c.run.s
 	c.agg.Order(s.now, &o)
 	c.rearm()
@@ -49,7 +51,7 @@ func (c *simScheduler) step() {
 	s := c.run.s
 	c.stepping = false
 	b := c.next.Marshal()
-	c.next = Orders{}
+	c.next = sched.Orders{}
 	for _, n := range c.run.nodes {
 		if s.strike(faultMiss) {
 			s.note("orders for %s are lost", n.record.Agent)
@@ -62,7 +64,7 @@ func (c *simScheduler) step() {
 		}
 		n.toldAt = max(n.toldAt+1, s.now+lag)
 		s.at(n.toldAt, func() {
-			o, err := ParseOrders(b)
+			o, err := sched.ParseOrders(b)
 			if err != nil {
 				s.fail("panic", "orders: %v", err)
 			}
@@ -80,7 +82,7 @@ func (s *sim) step() time.Duration {
 }
 
 // direct gives one order to every rank at once, each with a lag of its own.
-func (c *simScheduler) direct(o *Orders) {
+func (c *simScheduler) direct(o *sched.Orders) {
 	s := c.run.s
 	for _, n := range c.run.nodes {
 		if len(o.Queue) > 0 {
@@ -96,9 +98,9 @@ func (c *simScheduler) direct(o *Orders) {
 }
 
 // obey has the rank's owner carry out orders.
-func (n *simNode) obey(o *Orders) {
+func (n *simNode) obey(o *sched.Orders) {
 	s := n.s
-	mine := Orders{Queue: o.Queue, Abandon: o.Abandon}
+	mine := sched.Orders{Queue: o.Queue, Abandon: o.Abandon}
 	begins := !n.dead && !n.closing && !n.run.dead
 	for _, x := range o.Offer {
 		if !begins {
@@ -163,7 +165,7 @@ func (c *simScheduler) rings(n *simNode) {
 	s.later(s.step(), func() { c.collect(n) })
 }
 
-func (n *simNode) collect() RankReport {
+func (n *simNode) collect() sched.RankReport {
 	a := &Agent{writer: n.w, record: n.record}
 	return a.Collect()
 }
@@ -195,7 +197,7 @@ func (c *simScheduler) collect(n *simNode) {
 		if c.run.dead {
 			return
 		}
-		r, err := ParseRankReport(b)
+		r, err := sched.ParseRankReport(b)
 		if err != nil {
 			s.fail("panic", "report: %v", err)
 		}
@@ -207,37 +209,37 @@ func (c *simScheduler) collect(n *simNode) {
 }
 
 // hear takes what one rank says.
-func (c *simScheduler) hear(n *simNode, r RankReport) {
+func (c *simScheduler) hear(n *simNode, r sched.RankReport) {
 	if m := c.run.s.mutant; m != nil && m.hear != nil {
 		m.hear(c, &r)
 	}
-	c.turn([]RankReport{r})
+	c.turn([]sched.RankReport{r})
 }
 
 // turn does what reports and deadlines mean.
-func (c *simScheduler) turn(reports []RankReport) {
+func (c *simScheduler) turn(reports []sched.RankReport) {
 	s, out := c.run.s, &c.out
 	c.agg.Step(s.now, reports, out)
-	act := func(all []Ended, do func(l *simLeg, x *Ended)) {
+	act := func(all []sched.Ended, do func(l *simLeg, x *sched.Ended)) {
 		for i := range all {
 			if l := c.run.legs[all[i].ID]; l != nil {
 				do(l, &all[i])
 			}
 		}
 	}
-	act(out.Released, func(l *simLeg, _ *Ended) { l.released() })
-	act(out.Failed, func(l *simLeg, x *Ended) {
+	act(out.Released, func(l *simLeg, _ *sched.Ended) { l.released() })
+	act(out.Failed, func(l *simLeg, x *sched.Ended) {
 		if l.state == legQueued {
 			l.dequeued(x.Reason)
 		} else {
 			l.lost(x.Reason)
 		}
 	})
-	act(out.Closed, func(l *simLeg, _ *Ended) {
+	act(out.Closed, func(l *simLeg, _ *sched.Ended) {
 		s.counts.reach("closed")
 		l.release()
 	})
-	act(out.Freed, func(l *simLeg, _ *Ended) {
+	act(out.Freed, func(l *simLeg, _ *sched.Ended) {
 		s.counts.reach("freed")
 		l.release()
 	})
@@ -266,7 +268,7 @@ func (c *simScheduler) settled() {
 	switch {
 	case c.agg.Open() > 0 || c.agg.Next() > 0:
 		s.fail("L2", "the scheduler of %s waits for %d transfers", c.run.inc.ID(), c.agg.Open())
-	case i != (Ignored{}) || c.agg.Missed() > 0:
+	case i != (sched.Ignored{}) || c.agg.Missed() > 0:
 		s.fail("S11", "the scheduler of %s has ignored %+v and missed %d", c.run.inc.ID(), i, c.agg.Missed())
 	}
 }

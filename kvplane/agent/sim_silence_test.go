@@ -1,8 +1,9 @@
 package agent
 
 import (
-	"pdrouter/kvplane"
 	"time"
+
+	"pdrouter/kvplane"
 )
 
 // simPrompt is the longest that a message takes in a network without faults, and more.

@@ -5,8 +5,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"pdrouter/kvplane"
 	"time"
+
+	"pdrouter/kvplane"
 )
 
 // sim is one run of the plane in a world of its own: real owners, cores, plans and messages on simulated machines,

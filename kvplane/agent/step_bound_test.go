@@ -1,9 +1,10 @@
 package agent
 
 import (
-	"pdrouter/kvplane"
 	"testing"
 	"time"
+
+	"pdrouter/kvplane"
 )
 
 func numbered(i int) kvplane.TransferID {

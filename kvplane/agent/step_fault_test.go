@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/sched"
 	"pdrouter/metadata"
 )
 
@@ -299,8 +300,8 @@ func TestFault57OneRankNeverCompletes(t *testing.T) {
 		= peer 1 floor 2, peer 2 floor 2`)
 	// The engine: one rank is ready, the other is not; decode is never released, and all ranks are told.
 	ranks := []metadata.Rank{{TP: 0}, {TP: 1}}
-	a := NewAggregate(ranks)
-	for i, want := range []Verdict{Nothing, Failed, Closed} {
+	a := sched.NewAggregate(ranks)
+	for i, want := range []sched.Verdict{sched.Nothing, sched.Failed, sched.Closed} {
 		r := kvplane.Report{ID: kvplane.TransferID{1}, Rank: ranks[min(i, 1)], Kind: []kvplane.ReportKind{kvplane.Ready, kvplane.Negative, kvplane.Safe}[i]}
 		if got := a.Step(r); got != want {
 			t.Errorf("%s of rank %s: verdict %s; want %s", r.Kind, r.Rank, got, want)

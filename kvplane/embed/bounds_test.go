@@ -11,7 +11,7 @@ import (
 
 	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/agent"
+	"pdrouter/kvplane/sched"
 	"pdrouter/metadata"
 )
 
@@ -70,7 +70,7 @@ func TestWhatIsTakenCanBeTold(t *testing.T) {
 		if err := s.Orders(b, &n); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := agent.ParseOrders(b); err != nil {
+		if _, err := sched.ParseOrders(b); err != nil {
 			t.Fatalf("%+v was taken; its orders: %v", x, err)
 		}
 	}
@@ -92,10 +92,10 @@ func TestSchedulerRefuses(t *testing.T) {
 		t.Errorf("expected before a rank was heard: %v", err)
 	}
 	own := metadata.Incarnation{Engine: "e", Generation: 7}
-	if err := s.Hear((&said{report: agent.RankReport{Engine: metadata.Incarnation{Engine: "other", Generation: 7}}}).marshal()); FaultOf(err) != Argument {
+	if err := s.Hear((&said{report: sched.RankReport{Engine: metadata.Incarnation{Engine: "other", Generation: 7}}}).marshal()); FaultOf(err) != Argument {
 		t.Errorf("another engine's report: %v", err)
 	}
-	if err := s.Hear((&said{report: agent.RankReport{Engine: own}}).marshal()); err != nil {
+	if err := s.Hear((&said{report: sched.RankReport{Engine: own}}).marshal()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Admit(metadata.Decode, x.ID, peer, ""); FaultOf(err) != Ticket {
@@ -154,7 +154,7 @@ func TestExpectAfterItLapsed(t *testing.T) {
 		for i := range reports {
 			reports[i].ID = x.ID
 		}
-		if err := s.Hear((&said{report: agent.RankReport{Engine: own, Seq: seq, Reports: reports}}).marshal()); err != nil {
+		if err := s.Hear((&said{report: sched.RankReport{Engine: own, Seq: seq, Reports: reports}}).marshal()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -214,7 +214,7 @@ func TestDeadlineRings(t *testing.T) {
 		t.Errorf("%+v", x)
 	}
 	e.step()
-	if o, err := agent.ParseOrders(e.told); err != nil || len(o.Abandon) != 1 {
+	if o, err := sched.ParseOrders(e.told); err != nil || len(o.Abandon) != 1 {
 		t.Errorf("orders after the deadline: %+v, %v; want that it is given up", o, err)
 	}
 }
@@ -244,8 +244,8 @@ func TestResultsFill(t *testing.T) {
 }
 
 func FuzzSaid(f *testing.F) {
-	f.Add((&said{report: agent.RankReport{Engine: metadata.Incarnation{Engine: "e", Generation: 7}}}).marshal())
-	f.Add((&said{broken: true, report: agent.RankReport{Seq: 2}}).marshal())
+	f.Add((&said{report: sched.RankReport{Engine: metadata.Incarnation{Engine: "e", Generation: 7}}}).marshal())
+	f.Add((&said{broken: true, report: sched.RankReport{Seq: 2}}).marshal())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := scheduler(t, `, generation: 7`)
 		if err := s.Hear(b); err != nil && FaultOf(err) != Argument {

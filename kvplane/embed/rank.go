@@ -12,6 +12,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/memory/view"
+	"pdrouter/kvplane/sched"
 	"pdrouter/kvplane/transport/byname"
 	"pdrouter/metadata"
 	"pdrouter/metadata/client"
@@ -209,7 +210,7 @@ func (r *Rank) Do(orders []byte) error {
 	if len(orders) == 0 {
 		return nil
 	}
-	o, err := agent.ParseOrders(orders)
+	o, err := sched.ParseOrders(orders)
 	if err != nil {
 		return wrong(Argument, "embed: %w", err)
 	}
@@ -253,7 +254,7 @@ func (r *Rank) collect() []byte {
 	if !some {
 		return nil
 	}
-	s := said{report: agent.RankReport{Engine: metadata.Incarnation{Engine: r.cfg.Engine, Generation: r.cfg.Generation}, Rank: r.cfg.Rank.rank()}}
+	s := said{report: sched.RankReport{Engine: metadata.Incarnation{Engine: r.cfg.Engine, Generation: r.cfg.Generation}, Rank: r.cfg.Rank.rank()}}
 	if a != nil {
 		s.report = a.Collect()
 	}

@@ -12,6 +12,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/memory"
+	"pdrouter/kvplane/sched"
 	"pdrouter/metadata"
 )
 
@@ -27,7 +28,7 @@ func TestRankStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	orders := agent.Orders{Abandon: []agent.Abandonment{{ID: kvplane.TransferID{1}}}}.Marshal()
+	orders := sched.Orders{Abandon: []sched.Abandonment{{ID: kvplane.TransferID{1}}}}.Marshal()
 	unmapped := regions[0]
 	unmapped.Base = 1 << 20
 	large := regions[0]
@@ -73,7 +74,7 @@ func TestBroken(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := kvplane.NewTransferID() // comes to its end all the same
-		if err := e.scheduler.Hear((&said{report: agent.RankReport{Engine: metadata.Incarnation{Engine: name, Generation: 5}}}).marshal()); err != nil {
+		if err := e.scheduler.Hear((&said{report: sched.RankReport{Engine: metadata.Incarnation{Engine: name, Generation: 5}}}).marshal()); err != nil {
 			t.Fatal(err)
 		}
 		if err := e.scheduler.Expect(&Transfer{ID: id, Peer: metadata.Incarnation{Engine: "nobody", Generation: 1}, To: 7, Groups: list(5, 2)}); err != nil {

@@ -1,13 +1,13 @@
 package embed
 
 import (
-	"pdrouter/kvplane/agent"
+	"pdrouter/kvplane/sched"
 )
 
 // said is what a rank has collected.
 type said struct {
 	broken bool // the rank has no agent, and will have none
-	report agent.RankReport
+	report sched.RankReport
 }
 
 // The form of said: a version, a byte with bits, the report's own form.
@@ -28,7 +28,7 @@ func parseSaid(b []byte) (said, error) {
 	if len(b) < 2 || b[0] != saidVersion || b[1]&^saidBroken != 0 {
 		return said{}, wrong(Argument, "embed: not what a rank has collected")
 	}
-	report, err := agent.ParseRankReport(b[2:])
+	report, err := sched.ParseRankReport(b[2:])
 	if err != nil {
 		return said{}, wrong(Argument, "embed: %w", err)
 	}

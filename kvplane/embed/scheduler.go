@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/control"
+	"pdrouter/kvplane/sched"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
 )
@@ -31,14 +31,14 @@ type Scheduler struct {
 	closed   bool
 	self     metadata.Incarnation // generation 0: no rank was heard, and none was configured
 	admitter *ticket.Admitter     // nil until the generation is known
-	together *agent.Aggregator    // the same
+	together *sched.Aggregator    // the same
 	broken   *metadata.Rank       // has no agent and will have none: no leg can be served
 	legs     map[kvplane.TransferID]*leg
-	orders   agent.Orders // since the last Orders
+	orders   sched.Orders // since the last Orders
 	ordered  []byte       // the form of what was taken out of orders and found no room
 	listed   int          // blocks in orders
 	late     *time.Timer  // the earliest deadline
-	outcome  agent.Outcome
+	outcome  sched.Outcome
 	results  results
 	counts   schedulerCounts
 }
@@ -124,7 +124,7 @@ func (s *Scheduler) begin(generation uint64) {
 			ranks = append(ranks, metadata.Rank{PP: pp, TP: tp})
 		}
 	}
-	s.together = agent.NewAggregator(s.self, ranks, s.cfg.Times.plane())
+	s.together = sched.NewAggregator(s.self, ranks, s.cfg.Times.plane())
 }
 
 // FD returns what is readable while Poll or Orders has something.
@@ -198,7 +198,7 @@ func (s *Scheduler) Hear(b []byte) error {
 	if x.broken && x.report.Engine == s.self {
 		s.broken = &x.report.Rank
 	}
-	s.step([]agent.RankReport{x.report})
+	s.step([]sched.RankReport{x.report})
 	return nil
 }
 
@@ -212,7 +212,7 @@ func (s *Scheduler) lapse() {
 }
 
 // step makes results of what the reports mean.
-func (s *Scheduler) step(reports []agent.RankReport) {
+func (s *Scheduler) step(reports []sched.RankReport) {
 	out := &s.outcome
 	s.together.Step(s.now(), reports, out)
 	for _, ev := range out.Events {
@@ -226,7 +226,7 @@ func (s *Scheduler) step(reports []agent.RankReport) {
 }
 
 // ended tells how transfers came out, and orders of a failed one that every rank gives it up.
-func (s *Scheduler) ended(kind Kind, all []agent.Ended) {
+func (s *Scheduler) ended(kind Kind, all []sched.Ended) {
 	for i := range all {
 		x := &all[i]
 		l := s.legs[x.ID]

@@ -2,7 +2,7 @@ package embed
 
 import (
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/agent"
+	"pdrouter/kvplane/sched"
 	"pdrouter/metadata"
 )
 
@@ -35,7 +35,7 @@ func (s *Scheduler) legOf(t *Transfer, next legPhase, full bool) (*leg, error) {
 }
 
 // order notes orders for every rank.
-func (s *Scheduler) order(o *agent.Orders) {
+func (s *Scheduler) order(o *sched.Orders) {
 	s.together.Order(s.now(), o)
 	all := &s.orders
 	all.Queue, all.Expect = append(all.Queue, o.Queue...), append(all.Expect, o.Expect...)
@@ -53,7 +53,7 @@ func (s *Scheduler) Queue(id kvplane.TransferID, peer metadata.Incarnation) erro
 	if _, err := s.legOf(&Transfer{ID: id, Peer: peer}, legQueued, len(s.orders.Queue) >= maxOrders); err != nil {
 		return err
 	}
-	s.order(&agent.Orders{Queue: []agent.Queued{{ID: id, Peer: peer}}})
+	s.order(&sched.Orders{Queue: []sched.Queued{{ID: id, Peer: peer}}})
 	return nil
 }
 
@@ -69,7 +69,7 @@ func (s *Scheduler) Expect(t *Transfer) error {
 	if err != nil {
 		return err
 	}
-	s.order(&agent.Orders{Expect: []kvplane.Expectation{{
+	s.order(&sched.Orders{Expect: []kvplane.Expectation{{
 		ID: t.ID, Peer: t.Peer, Need: [2]int{t.From, t.To}, Groups: t.Groups, Ticket: l.ticket, Hash: hash, Wait: t.Wait,
 	}}})
 	return nil
@@ -90,7 +90,7 @@ func (s *Scheduler) Offer(t *Transfer) error {
 	if err != nil {
 		return err
 	}
-	s.order(&agent.Orders{Offer: []kvplane.Offer{{ID: t.ID, Peer: t.Peer, Tokens: t.To, Groups: t.Groups, Ticket: l.ticket, Hash: hash}}})
+	s.order(&sched.Orders{Offer: []kvplane.Offer{{ID: t.ID, Peer: t.Peer, Tokens: t.To, Groups: t.Groups, Ticket: l.ticket, Hash: hash}}})
 	return nil
 }
 
@@ -120,7 +120,7 @@ func (s *Scheduler) Cancel(id kvplane.TransferID, why string) error {
 	}
 	if l.phase == legAdmitted && l.role == metadata.Decode && !l.cancelled {
 		// Whom it would have heard from is told, instead of keeping its blocks for a lease.
-		s.order(&agent.Orders{Queue: []agent.Queued{{ID: id, Peer: l.peer}}})
+		s.order(&sched.Orders{Queue: []sched.Queued{{ID: id, Peer: l.peer}}})
 	}
 	s.abandon(id, why)
 	if l.phase < legExpected {
@@ -130,7 +130,7 @@ func (s *Scheduler) Cancel(id kvplane.TransferID, why string) error {
 }
 
 func (s *Scheduler) abandon(id kvplane.TransferID, why string) {
-	s.order(&agent.Orders{Abandon: []agent.Abandonment{{ID: id, Why: why[:min(len(why), maxWhy)]}}})
+	s.order(&sched.Orders{Abandon: []sched.Abandonment{{ID: id, Why: why[:min(len(why), maxWhy)]}}})
 }
 
 // CancelledByGateway is what the control routes call.
@@ -156,7 +156,7 @@ func (s *Scheduler) Orders(buf []byte, need *int) error {
 	defer s.mu.Unlock()
 	if s.ordered == nil && !s.orders.Empty() {
 		s.ordered = s.orders.Marshal()
-		s.orders, s.listed = agent.Orders{}, 0
+		s.orders, s.listed = sched.Orders{}, 0
 	}
 	if err := Take(s.ordered, buf, need); err != nil {
 		return err

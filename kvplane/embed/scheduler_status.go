@@ -3,7 +3,7 @@ package embed
 import (
 	"encoding/json"
 
-	"pdrouter/kvplane/agent"
+	"pdrouter/kvplane/sched"
 )
 
 // Status returns JSON for people and metrics.
@@ -19,13 +19,13 @@ func (s *Scheduler) Status() ([]byte, error) {
 		Handshakes int    `json:"handshakes"`
 		Missed     uint64 `json:"missed"` // RankReports that never came
 		schedulerCounts
-		Ignored agent.Ignored `json:"ignored"`
+		Ignored sched.Ignored `json:"ignored"`
 		// Held is what stays pinned, by the rank that has not let go of it; Broken names a rank that has no agent.
-		Held   map[string]agent.Held `json:"held"`
+		Held   map[string]sched.Held `json:"held"`
 		Broken string                `json:"broken,omitempty"`
 	}{
 		Kind: KindScheduler, Engine: s.cfg.Engine, Generation: s.self.Generation, Legs: len(s.legs),
-		Handshakes: s.outcome.Handshakes, schedulerCounts: s.counts, Held: map[string]agent.Held{},
+		Handshakes: s.outcome.Handshakes, schedulerCounts: s.counts, Held: map[string]sched.Held{},
 	}
 	if s.broken != nil {
 		x.Broken = s.broken.String()

@@ -2,7 +2,7 @@ package embed
 
 import (
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/agent"
+	"pdrouter/kvplane/sched"
 	"pdrouter/metadata"
 )
 
@@ -11,7 +11,7 @@ import (
 // there will be no agent.
 type unopened struct {
 	rank    metadata.Rank
-	orders  []agent.Orders
+	orders  []sched.Orders
 	never   string // why there will be no agent; "": there may be one yet
 	fresh   bool   // the scheduler does not know that
 	reports []kvplane.Report
@@ -21,7 +21,7 @@ type unopened struct {
 const maxEarly = 1 << 12
 
 // take notes the orders of a step, or answers them. It reports whether there was room.
-func (u *unopened) take(o agent.Orders) bool {
+func (u *unopened) take(o sched.Orders) bool {
 	if u.never == "" && len(u.orders) >= maxEarly {
 		return false
 	}
@@ -84,7 +84,7 @@ func (u *unopened) answer(why kvplane.Reason, detail string, which func(kvplane.
 	}
 	for i := range u.orders { // behind these: what was only queued first has been answered with them
 		o := &u.orders[i]
-		o.Queue = without(o.Queue, func(x *agent.Queued) bool {
+		o.Queue = without(o.Queue, func(x *sched.Queued) bool {
 			return end(x.ID, kvplane.QueueOrder, nil, kvplane.Negative, kvplane.Safe)
 		})
 	}

@@ -7,7 +7,7 @@ import (
 
 	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/agent"
+	"pdrouter/kvplane/sched"
 	"pdrouter/metadata"
 )
 
@@ -32,29 +32,29 @@ func TestUnopened(t *testing.T) {
 			t.Errorf("%s: said %q; want %q", when, got, want)
 		}
 	}
-	u.take(agent.Orders{Queue: []agent.Queued{{ID: id(1)}, {ID: id(2)}, {ID: id(6)}}})
-	u.take(agent.Orders{Expect: []kvplane.Expectation{{ID: id(1), Groups: list(5, 2)}, {ID: id(3), Groups: list(7)}}, Offer: []kvplane.Offer{{ID: id(4), Groups: list(1)}}})
+	u.take(sched.Orders{Queue: []sched.Queued{{ID: id(1)}, {ID: id(2)}, {ID: id(6)}}})
+	u.take(sched.Orders{Expect: []kvplane.Expectation{{ID: id(1), Groups: list(5, 2)}, {ID: id(3), Groups: list(7)}}, Offer: []kvplane.Offer{{ID: id(4), Groups: list(1)}}})
 	want("ordered")
-	u.take(agent.Orders{Offer: []kvplane.Offer{{ID: id(5), Groups: list(2)}}, Abandon: []agent.Abandonment{{ID: id(1)}, {ID: id(5)}, {ID: id(6)}, {ID: id(9)}}})
+	u.take(sched.Orders{Offer: []kvplane.Offer{{ID: id(5), Groups: list(2)}}, Abandon: []sched.Abandonment{{ID: id(1)}, {ID: id(5)}, {ID: id(6)}, {ID: id(9)}}})
 	want("given up", "1 negative stopped 2", "1 safe  2", "5 sent stopped 1", "6 negative stopped 0", "6 safe  0")
 	if o := u.orders; len(o) != 3 || len(o[0].Queue) != 1 || len(o[1].Expect) != 1 || len(o[1].Offer) != 1 || len(o[2].Offer) != 0 ||
-		!slices.Equal(o[2].Abandon, []agent.Abandonment{{ID: id(9)}}) {
+		!slices.Equal(o[2].Abandon, []sched.Abandonment{{ID: id(9)}}) {
 		t.Errorf("an agent would be ordered %+v", o)
 	}
 	u.fail("why")
 	want("broken", "3 negative closing 1", "3 safe  1", "4 sent closing 1", "2 negative closing 0", "2 safe  0")
-	u.take(agent.Orders{Expect: []kvplane.Expectation{{ID: id(7), Groups: list(1)}}, Abandon: []agent.Abandonment{{ID: id(8)}}})
+	u.take(sched.Orders{Expect: []kvplane.Expectation{{ID: id(7), Groups: list(1)}}, Abandon: []sched.Abandonment{{ID: id(8)}}})
 	want("ordered of a broken one", "7 negative closing 1", "7 safe  1")
 	if len(u.orders) > 0 {
 		t.Errorf("%+v wait for an agent that never comes", u.orders)
 	}
 	u = unopened{}
 	for range maxEarly {
-		if !u.take(agent.Orders{}) {
+		if !u.take(sched.Orders{}) {
 			t.Fatal("refused before the bound")
 		}
 	}
-	if u.take(agent.Orders{}) {
+	if u.take(sched.Orders{}) {
 		t.Error("there is room beyond the bound")
 	}
 }

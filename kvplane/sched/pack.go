@@ -1,4 +1,4 @@
-package agent
+package sched
 
 import (
 	"bytes"
@@ -11,6 +11,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/plan"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
@@ -196,13 +198,13 @@ func (u *unpacker) incarnation() metadata.Incarnation {
 
 func (u *unpacker) rank() metadata.Rank {
 	u.exactly(3)
-	return metadata.Rank{DP: u.int(0, maxExtent), PP: u.int(0, maxExtent), TP: u.int(0, maxExtent)}
+	return metadata.Rank{DP: u.int(0, plan.MaxExtent), PP: u.int(0, plan.MaxExtent), TP: u.int(0, plan.MaxExtent)}
 }
 
 func (u *unpacker) groups() []kvplane.BlockList {
-	return unpack(u, maxGroups, func(g *kvplane.BlockList) {
+	return unpack(u, metadata.MaxGroups, func(g *kvplane.BlockList) {
 		u.exactly(2)
-		g.First = u.int(0, maxTokens)
+		g.First = u.int(0, transfer.MaxTokens)
 		g.Blocks = unpack(u, u.blocks, func(b *int32) { *b = int32(u.int(0, maxCount)) })
 		u.blocks -= len(g.Blocks)
 	})

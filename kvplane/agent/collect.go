@@ -1,19 +1,17 @@
 package agent
 
 import (
-	"pdrouter/kvplane"
 	"slices"
 	"sync"
-)
 
-// maxAwaiting bounds the transfers that wait for a handshake in what waits for Collect. Reports are never dropped: there
-// are at most two for each Expectation, one for each Offer, and the engine orders no more while it has no blocks.
-const maxAwaiting = 1 << 12
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/sched"
+)
 
 // collected is what an agent keeps for Collect.
 type collected struct {
 	mu       sync.Mutex
-	next     RankReport
+	next     sched.RankReport
 	notified bool                 // and not collected since
 	shifted  bool                 // the owner's: what waits for handshakes may have changed
 	pending  []kvplane.TransferID // the owner's scratch
@@ -21,14 +19,14 @@ type collected struct {
 
 // Do carries out what the scheduler orders: first what is queued, then expectations, offers and abandonments. It does
 // not block, and after Close it does nothing.
-func (a *Agent) Do(o Orders) {
+func (a *Agent) Do(o sched.Orders) {
 	if o.Empty() {
 		return
 	}
 	a.writer.post(func() { a.writer.order(&o) })
 }
 
-func (w *writer) order(o *Orders) {
+func (w *writer) order(o *sched.Orders) {
 	for i := range o.Queue {
 		w.queue(o.Queue[i].ID, o.Queue[i].Peer)
 	}
@@ -45,7 +43,7 @@ func (w *writer) order(o *Orders) {
 
 // Collect returns what the rank has to say since the last Collect: reports if Config.Report is nil, and the
 // handshakes that are pending. It does not block. Config.Notify tells when there is something.
-func (a *Agent) Collect() RankReport {
+func (a *Agent) Collect() sched.RankReport {
 	c := &a.writer.collected
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,13 +53,13 @@ func (a *Agent) Collect() RankReport {
 		out.Seq++
 	}
 	out.Pending = append([]kvplane.TransferID(nil), c.next.Pending...)
-	c.next = RankReport{Seq: out.Seq, Handshakes: out.Handshakes, Pending: c.next.Pending}
+	c.next = sched.RankReport{Seq: out.Seq, Handshakes: out.Handshakes, Pending: c.next.Pending}
 	c.notified = false
 	return out
 }
 
 // keep adds to what waits for Collect and wakes the engine, once until it collects.
-func (w *writer) keep(add func(*RankReport)) {
+func (w *writer) keep(add func(*sched.RankReport)) {
 	c := &w.collected
 	c.mu.Lock()
 	add(&c.next)
@@ -74,7 +72,7 @@ func (w *writer) keep(add func(*RankReport)) {
 }
 
 func (w *writer) keepReport(r kvplane.Report) {
-	w.keep(func(next *RankReport) { next.Reports = append(next.Reports, r) })
+	w.keep(func(next *sched.RankReport) { next.Reports = append(next.Reports, r) })
 }
 
 // keepPending notes which transfers wait for a handshake, and tells the engine if that is news.
@@ -88,14 +86,14 @@ func (w *writer) keepPending() {
 		}
 	}
 	slices.SortFunc(pending, kvplane.TransferID.Compare)
-	pending = pending[:min(len(pending), maxAwaiting)]
+	pending = pending[:min(len(pending), sched.MaxPending)]
 	w.collected.pending = pending
 	c := &w.collected
 	c.mu.Lock()
 	same := c.next.Handshakes == handshakes && slices.Equal(c.next.Pending, pending)
 	c.mu.Unlock()
 	if !same {
-		w.keep(func(next *RankReport) {
+		w.keep(func(next *sched.RankReport) {
 			next.Handshakes, next.Pending = handshakes, append(next.Pending[:0], pending...)
 		})
 	}

@@ -1,4 +1,4 @@
-package agent
+package sched
 
 import (
 	"slices"
@@ -364,6 +364,15 @@ func (a *Aggregator) Next() time.Duration { return a.timers.Next() }
 
 // Open returns how many transfers have not come to their end on every rank.
 func (a *Aggregator) Open() int { return len(a.transfers) }
+
+// Awaits returns which order of a transfer the engine waits for, false if it knows no such transfer.
+func (a *Aggregator) Awaits(id kvplane.TransferID) (kvplane.OrderKind, bool) {
+	t := a.transfers[id]
+	if t == nil {
+		return 0, false
+	}
+	return t.phase.order(), true
+}
 
 // Ignored returns what had no effect so far.
 func (a *Aggregator) Ignored() Ignored { return a.ignored }

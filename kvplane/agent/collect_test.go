@@ -11,6 +11,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/plan/plantest"
+	"pdrouter/kvplane/sched"
 	"pdrouter/kvplane/transport/tcp"
 	"pdrouter/metadata"
 )
@@ -52,7 +53,7 @@ func TestCollect(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	wait := func() RankReport {
+	wait := func() sched.RankReport {
 		t.Helper()
 		select {
 		case <-notified:
@@ -66,7 +67,7 @@ func TestCollect(t *testing.T) {
 	}
 	peer := metadata.Incarnation{Engine: "p", Generation: 1}
 	one, two := kvplane.TransferID{1}, kvplane.TransferID{2}
-	a.Do(Orders{Expect: []kvplane.Expectation{{ID: one, Peer: peer, Need: [2]int{0, 1}}}, Offer: []kvplane.Offer{{ID: two, Peer: peer}}})
+	a.Do(sched.Orders{Expect: []kvplane.Expectation{{ID: one, Peer: peer, Need: [2]int{0, 1}}}, Offer: []kvplane.Offer{{ID: two, Peer: peer}}})
 	r := wait()
 	if r.Handshakes != 1 || !slices.Equal(r.Pending, []kvplane.TransferID{one, two}) || len(r.Reports) != 0 {
 		t.Errorf("while the peer is looked up: %+v", r)
@@ -74,7 +75,7 @@ func TestCollect(t *testing.T) {
 	if again := a.Collect(); again.Handshakes != 1 || len(again.Pending) != 2 || again.Seq != r.Seq {
 		t.Errorf("how things stand is not drained: %+v", again)
 	}
-	a.Do(Orders{Abandon: []Abandonment{{ID: one, Why: "left"}}})
+	a.Do(sched.Orders{Abandon: []sched.Abandonment{{ID: one, Why: "left"}}})
 	close(directory)
 	var reports []kvplane.Report
 	seq := r.Seq

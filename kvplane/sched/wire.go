@@ -1,10 +1,12 @@
-package agent
+package sched
 
 import (
 	"fmt"
 	"math"
-	"pdrouter/kvplane"
 	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/transfer"
 )
 
 // The msgpack form of Orders and RankReport is arrays, in the order of the fields here, the first element the version.
@@ -69,7 +71,7 @@ func ParseOrders(b []byte) (Orders, error) {
 	o.Expect = unpack(u, maxOrders, func(x *kvplane.Expectation) {
 		u.exactly(9)
 		x.ID, x.Peer = u.id(), u.incarnation()
-		x.Need = [2]int{u.int(0, maxTokens), u.int(0, maxTokens)}
+		x.Need = [2]int{u.int(0, transfer.MaxTokens), u.int(0, transfer.MaxTokens)}
 		x.Groups = u.groups()
 		u.fill(x.Ticket[:])
 		u.fill(x.Hash[:])
@@ -78,7 +80,7 @@ func ParseOrders(b []byte) (Orders, error) {
 	o.Offer = unpack(u, maxOrders, func(x *kvplane.Offer) {
 		u.exactly(7)
 		x.ID, x.Peer = u.id(), u.incarnation()
-		x.Tokens = u.int(0, maxTokens)
+		x.Tokens = u.int(0, transfer.MaxTokens)
 		x.Groups = u.groups()
 		u.fill(x.Ticket[:])
 		u.fill(x.Hash[:])
@@ -138,7 +140,7 @@ func ParseRankReport(b []byte) (RankReport, error) {
 		x.Kind, x.Order = kvplane.ReportKind(u.int(int(kvplane.Ready), int(kvplane.Sent))), kvplane.OrderKind(u.int(int(kvplane.QueueOrder), int(kvplane.OfferOrder)))
 		x.Reason = kvplane.Reason(u.int(0, math.MaxUint8))
 		x.Detail, x.Groups = u.text(), u.groups()
-		x.Tokens, x.Blocks, x.Bytes = u.int(0, maxTokens), u.int(0, maxCount), u.uint(math.MaxUint64)
+		x.Tokens, x.Blocks, x.Bytes = u.int(0, transfer.MaxTokens), u.int(0, maxCount), u.uint(math.MaxUint64)
 		x.K, x.N = u.int(0, maxCount), u.int(0, maxCount)
 		x.Rest = unpack(u, maxListed, func(r *kvplane.Range) {
 			u.exactly(3)
@@ -146,7 +148,7 @@ func ParseRankReport(b []byte) (RankReport, error) {
 		})
 	})
 	r.Handshakes = u.int(0, maxCount)
-	r.Pending = unpack(u, maxAwaiting, func(id *kvplane.TransferID) { *id = u.id() })
+	r.Pending = unpack(u, MaxPending, func(id *kvplane.TransferID) { *id = u.id() })
 	if err := u.end(); err != nil {
 		return RankReport{}, fmt.Errorf("kvplane: rank report: %w", err)
 	}

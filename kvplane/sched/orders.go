@@ -1,4 +1,7 @@
-package agent
+// Package sched has what the scheduler of an engine and its ranks tell each other in each step, as plain data with a msgpack form, and the
+// Aggregator, which brings the reports of all ranks together into one outcome for the scheduler. It performs no I/O and reads no clock.
+// Engines use it; package agent takes Orders and gives RankReports.
+package sched
 
 import (
 	"pdrouter/kvplane"
@@ -33,6 +36,10 @@ func (o *Orders) Empty() bool {
 	return len(o.Queue)+len(o.Expect)+len(o.Offer)+len(o.Abandon) == 0
 }
 
+// MaxPending bounds the transfers in a RankReport that wait for a handshake. Its Reports are never dropped: there are at most two for each
+// Expectation, one for each Offer, and the engine orders no more while it has no blocks.
+const MaxPending = 1 << 12
+
 // RankReport is what one rank has to say in one step. It is plain data with a msgpack form. Reports are those
 // since the rank's last one; Handshakes and Pending are how things stand.
 type RankReport struct {
@@ -41,7 +48,7 @@ type RankReport struct {
 	Seq     uint64 // numbers those that have Reports, from 1; one without repeats the last number
 	Reports []kvplane.Report
 	// Handshakes is how many peer engines' records are being looked up, Pending which transfers wait for them, at most
-	// maxAwaiting of them.
+	// MaxPending of them.
 	Handshakes int
 	Pending    []kvplane.TransferID
 }

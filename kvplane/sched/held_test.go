@@ -1,4 +1,4 @@
-package agent
+package sched
 
 import (
 	"testing"
@@ -14,7 +14,7 @@ import (
 // well is not.
 func TestAggregatorHeld(t *testing.T) {
 	a := NewAggregator(testEngine, grid(1, 2), kvplane.Times{Wait: time.Second, Deadline: time.Second, NetDelay: time.Second, Lease: time.Minute})
-	ids := newIDs(4)
+	ids := []kvplane.TransferID{kvplane.NewTransferID(), kvplane.NewTransferID(), kvplane.NewTransferID(), kvplane.NewTransferID()}
 	var out Outcome
 	want := func(now time.Duration, want map[metadata.Rank]Held) {
 		t.Helper()
