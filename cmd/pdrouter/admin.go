@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 	"pdrouter/internal/yamlfile"
 	"pdrouter/router"
 	"pdrouter/router/config"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 const (
@@ -30,12 +33,12 @@ type admin struct {
 	auth interface {
 		Authorize(r *http.Request, scope string) (auth.Principal, error)
 	}
-	sources *sources
-	stats   func() router.Stats
-	count   func(action string, status int)
-	log     *slog.Logger
-	turn    chan struct{} // has room for one: changes come one after the other
-	mux     *http.ServeMux
+	sources  *sources
+	stats    func() router.Stats
+	requests *prometheus.CounterVec // by action and status
+	log      *slog.Logger
+	turn     chan struct{} // has room for one: changes come one after the other
+	mux      *http.ServeMux
 }
 
 // adminHandler does one thing for an administrator. It returns the status and what is answered.
@@ -60,6 +63,9 @@ func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.ServeH
 
 // handle serves a route: who it is, what is done, one line in the log.
 func (a *admin) handle(pattern, action string, do adminHandler) {
+	for _, status := range []int{http.StatusOK, http.StatusUnauthorized, http.StatusForbidden} {
+		a.counter(action, status) // from the start at 0
+	}
 	a.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		scope := auth.EnginesScope
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
@@ -69,7 +75,7 @@ func (a *admin) handle(pattern, action string, do adminHandler) {
 		if err != nil {
 			status := &counting{ResponseWriter: w}
 			refusal.Answer(status, r, "admin", err, a.log)
-			a.count(action, status.status)
+			a.counter(action, status.status).Inc()
 			return
 		}
 		if scope == auth.EnginesScope {
@@ -95,10 +101,15 @@ func (a *admin) handle(pattern, action string, do adminHandler) {
 		} else {
 			writeJSON(w, status, body)
 		}
-		a.count(action, status)
+		a.counter(action, status).Inc()
 		a.log.Info("admin", "action", action, "subject", who.Subject, "path", r.URL.Path, "query", r.URL.RawQuery, "remote", r.RemoteAddr,
 			"status", status, "reason", reason)
 	})
+}
+
+// counter counts the answers with a status to requests of one kind.
+func (a *admin) counter(action string, status int) prometheus.Counter {
+	return a.requests.WithLabelValues(action, strconv.Itoa(status))
 }
 
 // readBody is a body that was read already. failed is how that ended, nil at its end.

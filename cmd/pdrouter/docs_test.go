@@ -100,69 +100,6 @@ func TestDocumentedRedisRights(t *testing.T) {
 	}
 }
 
-// TestDocumentedMetrics: docs/operations.md names every series, and none that is not there. A row may shorten a name that
-// begins like the one before it to its end.
-func TestDocumentedMetrics(t *testing.T) {
-	_, section, _ := strings.Cut(page(t, "operations.md"), "## Metrics")
-	section, _, _ = strings.Cut(section, "\n## ")
-	told := map[string]bool{}
-	var short [][2]string // the last whole name, and an end
-	for line := range strings.Lines(section) {
-		last := ""
-		cells := strings.Split(line, " | ")
-		for _, m := range regexp.MustCompile("`(pdrouter)?_([a-z_]+)(\\{[a-z,_]+\\})?`").FindAllStringSubmatch(cells[0], -1) {
-			if m[1] != "" {
-				last = m[2]
-				told[last] = false
-			} else {
-				short = append(short, [2]string{last, "_" + m[2]})
-			}
-		}
-	}
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	made := regexp.MustCompile(`\b(?:counter|seconds|desc|gauge|count)\("([a-z_]+)",`)
-	prefix := regexp.MustCompile(`NewDesc\("pdrouter_([a-z_]*)"\+name`)
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		begin := ""
-		if m := prefix.FindStringSubmatch(string(b)); m != nil {
-			begin = m[1]
-		}
-		for _, m := range made.FindAllStringSubmatch(string(b), -1) {
-			name := begin + m[1]
-			_, known := told[name]
-			for i, s := range short {
-				if begin, ok := strings.CutSuffix("pdrouter_"+name, s[1]); ok && strings.HasPrefix("pdrouter_"+s[0], begin) {
-					known, short[i][1] = true, " " // it is there
-				}
-			}
-			if !known {
-				t.Errorf("docs/operations.md does not name pdrouter_%s of %s", name, file)
-			}
-			told[name] = true
-		}
-	}
-	for name, is := range told {
-		if !is {
-			t.Errorf("docs/operations.md names pdrouter_%s, which nobody makes", name)
-		}
-	}
-	for _, s := range short {
-		if s[1] != " " {
-			t.Errorf("docs/operations.md names %s behind pdrouter_%s, which nobody makes", s[1], s[0])
-		}
-	}
-}
-
 // TestDocumentedReasons: docs/metadata.md explains why engines are not pairable, each reason.
 func TestDocumentedReasons(t *testing.T) {
 	text := page(t, "metadata.md")

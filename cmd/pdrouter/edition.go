@@ -180,6 +180,7 @@ func (g *gateway) settle(e, old *edition) {
 		g.logs.set(e.l.Log)
 	}
 	g.present.Store(e)
+	g.meters.expect(e.l.Models)
 	for d, secure := range e.secure {
 		d.secure.Store(secure)
 	}

@@ -2,23 +2,20 @@ package main
 
 import (
 	"maps"
-	"net/http"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"pdrouter/internal/telemetry"
 	"pdrouter/router/report"
 )
 
 // metrics turns each finished request into Prometheus series. Every label has few values: models, engines, routes and
 // reasons come from the configuration and the code, never from a client.
 type metrics struct {
-	registry *prometheus.Registry
+	registry *telemetry.Registry
 
 	requests  *prometheus.CounterVec   // model, route, outcome, status
 	decisions *prometheus.CounterVec   // model, reason
@@ -31,6 +28,7 @@ type metrics struct {
 	goneOn    *prometheus.CounterVec   // model, result
 	refusals  *prometheus.CounterVec   // status, reason
 	agents    *prometheus.CounterVec   // status, reason
+	admins    *prometheus.CounterVec   // action, status
 
 	models sync.Map // of *modelSeries, by the model's name
 
@@ -97,7 +95,7 @@ func (m *metrics) forget(engine string) {
 // as to add to them.
 type modelSeries struct {
 	attempts, prompt, cached, output prometheus.Counter
-	phases                           [len(phaseNames)]atomic.Pointer[prometheus.Observer] // nil until one has reached it
+	phases                           [len(phaseNames)]prometheus.Observer
 }
 
 // of returns the series of a model.
@@ -105,54 +103,38 @@ func (m *metrics) of(model string) *modelSeries {
 	if s, ok := m.models.Load(model); ok {
 		return s.(*modelSeries)
 	}
-	s, _ := m.models.LoadOrStore(model, &modelSeries{attempts: m.attempts.WithLabelValues(model), prompt: m.tokens.WithLabelValues(model, "prompt"),
-		cached: m.tokens.WithLabelValues(model, "cached"), output: m.tokens.WithLabelValues(model, "output")})
+	of := &modelSeries{attempts: m.attempts.WithLabelValues(model), prompt: m.tokens.WithLabelValues(model, "prompt"),
+		cached: m.tokens.WithLabelValues(model, "cached"), output: m.tokens.WithLabelValues(model, "output")}
+	for i, phase := range phaseNames {
+		of.phases[i] = m.phases.WithLabelValues(model, phase)
+	}
+	s, _ := m.models.LoadOrStore(model, of)
 	return s.(*modelSeries)
 }
 
-// phase returns the series of a phase of the model.
-func (m *metrics) phase(s *modelSeries, model string, which int) prometheus.Observer {
-	if o := s.phases[which].Load(); o != nil {
-		return *o
-	}
-	o := m.phases.WithLabelValues(model, phaseNames[which])
-	s.phases[which].Store(&o)
-	return o
-}
-
 func newMetrics() *metrics {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "pdrouter", Name: name, Help: help}, labels)
-	}
-	seconds := func(name, help string, labels ...string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: "pdrouter", Name: name, Help: help,
-			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
-		}, labels)
-	}
-	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "pdrouter", Name: name, Help: help}, labels)
-	}
+	r := telemetry.New()
+	r.Collect(func(out *telemetry.Scrape) {
+		b := thisBuild()
+		out.Set("pdrouter_build_info", 1, b.Version, b.Commit, b.Go)
+	})
 	m := &metrics{
+		registry:  r,
 		ways:      make(map[way]*waySeries),
-		registry:  prometheus.NewRegistry(),
-		requests:  counter("requests_total", "Finished requests by how they ended.", "model", "route", "outcome", "status"),
-		decisions: counter("routing_decisions_total", "Finished requests, by the reason why each was split or was not split, or why it failed.", "model", "reason"),
-		attempts:  counter("attempts_total", "Dispatches, retries included.", "model"),
-		pairs:     counter("pair_requests_total", "Finished requests by the engines of their last attempt.", "model", "prefill", "decode", "outcome"),
-		phases:    seconds("request_phase_duration_seconds", "Seconds that requests spent in each phase. A request counts only in the phases that it reached.", "model", "phase"),
-		ttft:      seconds("time_to_first_token_seconds", "Seconds from the request's arrival to the first event of the decode engine, once for each engine that served the request.", "model", "role", "engine"),
-		tokens:    counter("tokens_total", "Tokens as the engines counted them.", "model", "kind"),
-		removed:   counter("client_transfer_params_total", "Requests whose own kv_transfer_params were removed.", "model"),
-		goneOn:    counter("continuations_total", "Streams whose decode engine failed, by what came of going on from another: done, failed, unsupported.", "model", "result"),
-		refusals:  counter("refusals_total", "Requests answered before they were admitted, by why.", "status", "reason"),
-		agents:    counter("agent_refusals_total", "Requests to the metadata routes that were refused, by why.", "status", "reason"),
+		requests:  r.Counter("pdrouter_requests_total"),
+		decisions: r.Counter("pdrouter_routing_decisions_total"),
+		attempts:  r.Counter("pdrouter_attempts_total"),
+		pairs:     r.Counter("pdrouter_pair_requests_total"),
+		phases:    r.Histogram("pdrouter_request_phase_duration_seconds"),
+		ttft:      r.Histogram("pdrouter_time_to_first_token_seconds"),
+		tokens:    r.Counter("pdrouter_tokens_total"),
+		removed:   r.Counter("pdrouter_client_transfer_params_total"),
+		goneOn:    r.Counter("pdrouter_continuations_total"),
+		refusals:  r.Counter("pdrouter_refusals_total"),
+		agents:    r.Counter("pdrouter_agent_refusals_total"),
+		admins:    r.Counter("pdrouter_admin_requests_total"),
 	}
-	b := thisBuild()
-	info := gauge("build_info", "Always 1. The labels name the version of pdrouter, its commit (empty if the build has no VCS data) and the version of Go.", "version", "commit", "go_version")
-	info.WithLabelValues(b.Version, b.Commit, b.Go).Set(1)
-	m.registry.MustRegister(info, m.requests, m.decisions, m.attempts, m.pairs, m.phases, m.ttft, m.tokens,
-		m.removed, m.goneOn, m.refusals, m.agents, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.expectRefusals()
 	return m
 }
 
@@ -173,7 +155,7 @@ func (m *metrics) observe(s report.Summary) {
 	}
 	for i, took := range spent(s.Phases) {
 		if took >= 0 {
-			m.phase(every, s.Model, i).Observe(took.Seconds())
+			every.phases[i].Observe(took.Seconds())
 		}
 	}
 	if s.Phases.FirstToken > 0 {
@@ -214,8 +196,4 @@ func spent(p report.Phases) [len(phaseNames)]time.Duration {
 		}
 	}
 	return out
-}
-
-func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
 }

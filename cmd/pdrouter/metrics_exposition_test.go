@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +17,7 @@ import (
 	"pdrouter/internal/discovery"
 	"pdrouter/internal/limits"
 	"pdrouter/internal/shared"
+	"pdrouter/internal/telemetry"
 	"pdrouter/metadata"
 	"pdrouter/metadata/cache"
 	"pdrouter/metadata/routes"
@@ -62,6 +65,31 @@ func TestMetricsExposition(t *testing.T) {
 	}
 }
 
+// exposed returns what a scrape shows of pdrouter's own metrics, without the help texts.
+func exposed(t *testing.T, r *telemetry.Registry) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	r.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if w.Code != http.StatusOK {
+		t.Fatal(w.Body)
+	}
+	var out strings.Builder
+	for line := range strings.Lines(w.Body.String()) {
+		if strings.HasPrefix(line, "pdrouter_") || strings.HasPrefix(line, "# TYPE pdrouter_") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
+// collected returns what a scrape shows of what read reports.
+func collected(t *testing.T, read func(*telemetry.Scrape)) string {
+	t.Helper()
+	r := telemetry.New()
+	r.Collect(read)
+	return exposed(t, r)
+}
+
 // allMetrics returns the metrics of a gateway in which all that has a metric has happened.
 func allMetrics(t *testing.T) *metrics {
 	t.Helper()
@@ -72,29 +100,30 @@ func allMetrics(t *testing.T) *metrics {
 	m.refusedAgent(403, "bad_signature")
 
 	yes := true
-	stats := func() router.Stats {
-		return router.Stats{
-			Engines:    []router.EngineStats{{Name: "p", Events: &yes, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Ejections: map[string]uint64{"answers": 1}}},
-			Pairs:      []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads"}},
-			Prefixes:   &prefixes.Stats{},
-			Moved:      []report.Moved{{Prefill: "p", Decode: "d"}},
-			Queues:     []router.QueueStats{{Model: "m", Stats: admission.Stats{Denied: map[string]uint64{"queue_full": 1}}}},
-			Retries:    []router.RetryStats{{Model: "m"}},
-			Reclaimed:  []reclaim.Freed{{Ending: "not_taken", By: "restart"}},
-			PanicModes: []fleet.PanicMode{{Model: "m", Role: "decode"}},
-			PairsOut:   []fleet.PairOut{{Prefill: "p", Decode: "d", State: "open"}},
-		}
+	names, set := someSources(t), someKeySet(t)
+	stats := router.Stats{
+		Engines:    []router.EngineStats{{Name: "p", Events: &yes, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Ejections: map[string]uint64{"answers": 1}}},
+		Pairs:      []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads"}},
+		Prefixes:   &prefixes.Stats{},
+		Moved:      []report.Moved{{Prefill: "p", Decode: "d"}},
+		Queues:     []router.QueueStats{{Model: "m", Stats: admission.Stats{Denied: map[string]uint64{"queue_full": 1}}}},
+		Retries:    []router.RetryStats{{Model: "m"}},
+		Reclaimed:  []reclaim.Freed{{Ending: "not_taken", By: "restart"}},
+		PanicModes: []fleet.PanicMode{{Model: "m", Role: "decode"}},
+		PairsOut:   []fleet.PairOut{{Prefill: "p", Decode: "d", State: "open"}},
 	}
-	requests, count := newAdminCounter()
-	count("add", 200)
-	m.registry.MustRegister(requests, newSourceMetrics(someSources(t)),
-		newRouterMetrics(stats), newHealthMetrics(stats), newPressureMetrics(stats), newPrefixMetrics(stats),
-		newLimitMetrics(func() limits.Stats { return limits.Stats{Refused: map[string]uint64{"requests": 1}} }),
-		newMetadataMetrics(func() cache.Stats { return cache.Stats{Age: 1} }, func() routes.WatchStats { return routes.WatchStats{} }, func() uint64 { return 1 }),
-		newKeySetMetrics(func() []issuerSet { return []issuerSet{{someKeySet(t), "pdrouter", "https://issuer.example"}} }),
-		newSharedMetrics(func() shared.FactsStats { return shared.FactsStats{} }, func() uint64 { return 1 }),
-		newReloadMetrics(func() reloadStats { return reloadStats{} }),
-		newConfigMetrics(func() reloadCount { return reloadCount{} }, func() string { return "digest" }))
+	newAdmin(&admin{requests: m.admins})
+	m.registry.Collect(func(out *telemetry.Scrape) {
+		collectRouter(out, stats)
+		collectLimits(out, limits.Stats{Refused: map[string]uint64{"requests": 1}})
+		collectSources(out, names)
+		collectMetadata(out, cache.Stats{Age: 1}, routes.WatchStats{})
+		out.Set("pdrouter_metadata_quarantined_total", 1)
+		collectShared(out, shared.FactsStats{}, 1)
+		collectKeySets(out, []issuerSet{{set, "pdrouter", "https://issuer.example"}})
+		collectCredentials(out, reloadStats{})
+		collectConfig(out, reloadCount{}, "digest")
+	})
 	return m
 }
 

@@ -1,130 +1,109 @@
 package main
 
 import (
-	"github.com/prometheus/client_golang/prometheus"
-
+	"pdrouter/internal/telemetry"
 	metahandshake "pdrouter/metadata/handshake"
 	"pdrouter/router"
 )
 
-// routerMetrics reads what the router knows whenever somebody scrapes. Its labels are names of the configuration.
-type routerMetrics struct {
-	read func() router.Stats
-
-	requests, up, engineRequests, followed    *prometheus.Desc
-	pairReady, unpairable, pairsReady, parked *prometheus.Desc
-	queued, shaking, handshakes, took         *prometheus.Desc
-	blocks, bytes, leaks, foreign             *prometheus.Desc
-	leakedBlocks, reclaims, panics            *prometheus.Desc
-	background, bodyBytes, unresolvedBlocks   *prometheus.Desc
-}
-
-func newRouterMetrics(read func() router.Stats) *routerMetrics {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("pdrouter_"+name, help, labels, nil)
+// collectRouter reports what the router knows at a scrape.
+func collectRouter(out *telemetry.Scrape, s router.Stats) {
+	out.Set("pdrouter_requests_in_flight", float64(s.Requests))
+	out.Set("pdrouter_background_responses", float64(s.Background))
+	out.Set("pdrouter_request_body_bytes", float64(s.BodyBytes))
+	out.Set("pdrouter_background_panics_total", float64(s.Panics))
+	collectQueues(out, s)
+	collectEngines(out, s)
+	collectPairs(out, s)
+	collectHandshakes(out, s.Handshakes)
+	out.Set("pdrouter_kv_leaks_total", float64(s.Leaked))
+	out.Set("pdrouter_foreign_reports_total", float64(s.Foreign))
+	for _, f := range s.Reclaimed {
+		out.Set("pdrouter_reclaims_total", float64(f.Count), f.Ending, f.By)
 	}
-	return &routerMetrics{
-		read:             read,
-		requests:         desc("requests_in_flight", "Requests under way."),
-		up:               desc("engine_up", "1 unless the engine is down.", "engine"),
-		engineRequests:   desc("engine_requests_in_flight", "Legs that the engine works on.", "engine"),
-		followed:         desc("engine_events", "1 while the engine's event stream is open; only engines with control routes.", "engine"),
-		pairReady:        desc("pair_ready", "1 if both engines are up and know each other.", "prefill", "decode"),
-		pairsReady:       desc("pairs_ready", "Pairs whose engines are both up and know each other."),
-		parked:           desc("pairs_waiting", "Requests parked until their pair has shaken hands."),
-		unpairable:       desc("unpairable", "1 for each pair that cannot exchange KV blocks, and why.", "prefill", "decode", "reason"),
-		queued:           desc("pair_handshakes_queued", "Handshakes that wait for their turn."),
-		shaking:          desc("pair_handshakes_in_flight", "Handshakes under way."),
-		handshakes:       desc("pair_handshakes_total", "Handshakes by how they ended.", "outcome"),
-		took:             desc("pair_handshake_seconds", "Time of each handshake that began, however it ended."),
-		blocks:           desc("kv_blocks_total", "KV blocks that consumer ranks got whole, connector kvplane.", "prefill", "decode"),
-		leaks:            desc("kv_leaks_total", "Requests that left KV blocks with a stock engine, until the lease ends or until the engine restarts."),
-		leakedBlocks:     desc("leaked_kv_blocks", "KV blocks that a stock engine still holds for requests that have ended, by the reason why they cannot be freed. An estimate.", "engine", "why"),
-		unresolvedBlocks: desc("unresolved_kv_blocks", "KV blocks that a stock engine may hold for nobody: nothing has shown yet whether it does. Never more than the engine says that it uses.", "engine"),
-		reclaims:         desc("reclaims_total", "KV that an ending had left with a stock engine and that came free, by how it ended and what freed it.", "ending", "by"),
-		panics:           desc("background_panics_total", "Panics of what runs beside requests; each is a fault of pdrouter, and was begun anew."),
-		bodyBytes:        desc("request_body_bytes", "Bytes of memory that request bodies occupy; limits.body_memory bounds them."),
-		foreign:          desc("foreign_reports_total", "Reports of transfers that were not their sender's to make; none is believed."),
-		background:       desc("background_responses", "Background responses that count against their callers' limits."),
-		bytes:            desc("kv_bytes_total", "KV bytes written, connector kvplane.", "prefill", "decode"),
+	if p := s.Prefixes; p != nil {
+		out.Set("pdrouter_prefix_entries", float64(p.Links))
+		out.Set("pdrouter_prefix_bytes", float64(p.Bytes))
+		out.Set("pdrouter_prefix_lookups_total", float64(p.Looked))
+		out.Set("pdrouter_prefix_hits_total", float64(p.Known))
+		out.Set("pdrouter_prefix_evicted_total", float64(p.Evicted))
 	}
 }
 
-// Describe implements prometheus.Collector.
-func (m *routerMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.requests, m.up, m.engineRequests, m.followed, m.pairReady,
-		m.unpairable, m.pairsReady, m.parked, m.queued, m.shaking, m.handshakes, m.took, m.blocks, m.bytes, m.leaks, m.leakedBlocks, m.reclaims, m.panics, m.foreign, m.background, m.bodyBytes, m.unresolvedBlocks} {
-		out <- d
+func collectQueues(out *telemetry.Scrape, s router.Stats) {
+	for _, q := range s.Queues {
+		out.Set("pdrouter_queue_in_flight", float64(q.InFlight), q.Model)
+		out.Set("pdrouter_queue_places", float64(q.Places), q.Model)
+		out.Set("pdrouter_queue_waiting", float64(q.Waiting), q.Model)
+		out.Set("pdrouter_queue_waited_total", float64(q.Waited), q.Model)
+		for why, n := range q.Denied {
+			out.Set("pdrouter_queue_denied_total", float64(n), q.Model, why)
+		}
+	}
+	for _, r := range s.Retries {
+		out.Set("pdrouter_retries_total", float64(r.Made), r.Model, "made")
+		out.Set("pdrouter_retries_total", float64(r.Refused), r.Model, "refused")
 	}
 }
 
-// Collect implements prometheus.Collector.
-func (m *routerMetrics) Collect(out chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	s := m.read()
-	gauge(m.requests, float64(s.Requests))
-	gauge(m.background, float64(s.Background))
-	out <- prometheus.MustNewConstMetric(m.leaks, prometheus.CounterValue, float64(s.Leaked))
-	gauge(m.bodyBytes, float64(s.BodyBytes))
-	out <- prometheus.MustNewConstMetric(m.panics, prometheus.CounterValue, float64(s.Panics))
-	out <- prometheus.MustNewConstMetric(m.foreign, prometheus.CounterValue, float64(s.Foreign))
-	for _, c := range s.Reclaimed {
-		out <- prometheus.MustNewConstMetric(m.reclaims, prometheus.CounterValue, float64(c.Count), c.Ending, c.By)
-	}
+func collectEngines(out *telemetry.Scrape, s router.Stats) {
 	for _, e := range s.Engines {
+		out.SetBool("pdrouter_engine_up", e.Up, e.Name)
+		out.Set("pdrouter_engine_state", 1, e.Name, e.State)
+		out.Set("pdrouter_engine_share", e.Share, e.Name)
+		out.Set("pdrouter_engine_requests_in_flight", float64(e.InFlight), e.Name)
+		if e.Events != nil {
+			out.SetBool("pdrouter_engine_events", *e.Events, e.Name)
+		}
+		for reason, n := range e.Ejections {
+			out.Set("pdrouter_engine_ejections_total", float64(n), e.Name, reason)
+		}
 		for why, n := range e.Leaked {
-			gauge(m.leakedBlocks, float64(n), e.Name, why)
+			out.Set("pdrouter_leaked_kv_blocks", float64(n), e.Name, why)
 		}
 		if e.MaybeLeaked > 0 {
-			gauge(m.unresolvedBlocks, float64(e.MaybeLeaked), e.Name)
-		}
-		gauge(m.up, oneIf(e.Up), e.Name)
-		gauge(m.engineRequests, float64(e.InFlight), e.Name)
-		if e.Events != nil {
-			gauge(m.followed, oneIf(*e.Events), e.Name)
+			out.Set("pdrouter_unresolved_kv_blocks", float64(e.MaybeLeaked), e.Name)
 		}
 	}
-	ready := 0.0
+	for _, p := range s.PanicModes {
+		out.Set("pdrouter_panic_mode", 1, p.Model, p.Role)
+	}
+}
+
+func collectPairs(out *telemetry.Scrape, s router.Stats) {
+	ready := 0
 	for _, p := range s.Pairs {
-		is := oneIf(p.Pairable && p.Warm)
-		ready += is
-		gauge(m.pairReady, is, p.Prefill, p.Decode)
+		is := p.Pairable && p.Warm
+		if is {
+			ready++
+		}
+		out.SetBool("pdrouter_pair_ready", is, p.Prefill, p.Decode)
 		if p.Reason != "" {
-			gauge(m.unpairable, 1, p.Prefill, p.Decode, p.Reason)
+			out.Set("pdrouter_unpairable", 1, p.Prefill, p.Decode, p.Reason)
 		}
 	}
-	gauge(m.pairsReady, ready)
+	out.Set("pdrouter_pairs_ready", float64(ready))
+	for _, p := range s.PairsOut {
+		out.Set("pdrouter_pair_state", 1, p.Prefill, p.Decode, p.State)
+		out.Set("pdrouter_pair_ejections_total", float64(p.Opened), p.Prefill, p.Decode)
+	}
 	for _, p := range s.Moved {
-		out <- prometheus.MustNewConstMetric(m.blocks, prometheus.CounterValue, float64(p.Blocks), p.Prefill, p.Decode)
-		out <- prometheus.MustNewConstMetric(m.bytes, prometheus.CounterValue, float64(p.Bytes), p.Prefill, p.Decode)
+		out.Set("pdrouter_kv_blocks_total", float64(p.Blocks), p.Prefill, p.Decode)
+		out.Set("pdrouter_kv_bytes_total", float64(p.Bytes), p.Prefill, p.Decode)
 	}
-	m.collectHandshakes(out, s.Handshakes)
 }
 
-// collectHandshakes reports the registry of pairs. Every outcome is there from the start.
-func (m *routerMetrics) collectHandshakes(out chan<- prometheus.Metric, s metahandshake.Stats) {
-	for _, g := range []struct {
-		desc *prometheus.Desc
-		n    int
-	}{{m.parked, s.Waiting}, {m.queued, s.Queued}, {m.shaking, s.InFlight}} {
-		out <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(g.n))
-	}
-	out <- prometheus.MustNewConstMetric(m.handshakes, prometheus.CounterValue, float64(s.Done), "done")
+func collectHandshakes(out *telemetry.Scrape, s metahandshake.Stats) {
+	out.Set("pdrouter_pairs_waiting", float64(s.Waiting))
+	out.Set("pdrouter_pair_handshakes_queued", float64(s.Queued))
+	out.Set("pdrouter_pair_handshakes_in_flight", float64(s.InFlight))
+	out.Set("pdrouter_pair_handshakes_total", float64(s.Done), "done")
 	for why, n := range s.Failed {
-		out <- prometheus.MustNewConstMetric(m.handshakes, prometheus.CounterValue, float64(n), metahandshake.Failure(why).String())
+		out.Set("pdrouter_pair_handshakes_total", float64(n), metahandshake.Failure(why).String())
 	}
-	buckets := make(map[float64]uint64, len(s.Took.Up))
+	took := make(map[float64]uint64, len(s.Took.Up))
 	for i, bound := range metahandshake.TookBounds() {
-		buckets[bound.Seconds()] = s.Took.Up[i]
+		took[bound.Seconds()] = s.Took.Up[i]
 	}
-	out <- prometheus.MustNewConstHistogram(m.took, s.Took.Count, s.Took.Sum.Seconds(), buckets)
-}
-
-func oneIf(v bool) float64 {
-	if v {
-		return 1
-	}
-	return 0
+	out.SetHistogram("pdrouter_pair_handshake_seconds", s.Took.Count, s.Took.Sum.Seconds(), took)
 }

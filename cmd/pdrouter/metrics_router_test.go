@@ -13,57 +13,55 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
+	"pdrouter/internal/telemetry"
 	"pdrouter/metadata"
 	metahandshake "pdrouter/metadata/handshake"
 	"pdrouter/router"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestRouterMetrics(t *testing.T) {
 	yes, no := true, false
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(newRouterMetrics(func() router.Stats {
-		return router.Stats{
+	got := collected(t, func(out *telemetry.Scrape) {
+		collectRouter(out, router.Stats{
 			Requests: 3,
 			Leaked:   9,
 			Foreign:  12, Background: 13, BodyBytes: 13,
-			Engines: []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes}, {Name: "d", Events: &no}, {Name: "e", Up: true}},
+			Engines: []router.EngineStats{{Name: "p", Up: true, InFlight: 2, Events: &yes, State: "up"}, {Name: "d", Events: &no, State: "down"}, {Name: "e", Up: true, State: "up"}},
 			Pairs:   []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads", Why: "d is down"}, {Prefill: "p", Decode: "e", Pairable: true, Warm: true}},
 			Handshakes: metahandshake.Stats{Waiting: 6, Queued: 10, InFlight: 11, Done: 7,
 				Failed: [metahandshake.Failures]uint64{metahandshake.FailedTimeout: 8, metahandshake.FailedForgotten: 1},
 				Took:   metahandshake.Took{Count: 16, Sum: 1500 * time.Millisecond, Up: [...]uint64{3, 4, 4, 5, 6, 7, 8, 9, 10, 11, 12}}},
-		}
-	}))
-	want := `
-# HELP pdrouter_background_panics_total Panics of what runs beside requests; each is a fault of pdrouter, and was begun anew.
-# TYPE pdrouter_background_panics_total counter
+		})
+	})
+	want := `# TYPE pdrouter_background_panics_total counter
 pdrouter_background_panics_total 0
-# HELP pdrouter_background_responses Background responses that count against their callers' limits.
 # TYPE pdrouter_background_responses gauge
 pdrouter_background_responses 13
-# HELP pdrouter_engine_events 1 while the engine's event stream is open; only engines with control routes.
 # TYPE pdrouter_engine_events gauge
 pdrouter_engine_events{engine="d"} 0
 pdrouter_engine_events{engine="p"} 1
-# HELP pdrouter_engine_requests_in_flight Legs that the engine works on.
 # TYPE pdrouter_engine_requests_in_flight gauge
 pdrouter_engine_requests_in_flight{engine="d"} 0
 pdrouter_engine_requests_in_flight{engine="e"} 0
 pdrouter_engine_requests_in_flight{engine="p"} 2
-# HELP pdrouter_engine_up 1 unless the engine is down.
+# TYPE pdrouter_engine_share gauge
+pdrouter_engine_share{engine="d"} 0
+pdrouter_engine_share{engine="e"} 0
+pdrouter_engine_share{engine="p"} 0
+# TYPE pdrouter_engine_state gauge
+pdrouter_engine_state{engine="d",state="down"} 1
+pdrouter_engine_state{engine="e",state="up"} 1
+pdrouter_engine_state{engine="p",state="up"} 1
 # TYPE pdrouter_engine_up gauge
 pdrouter_engine_up{engine="d"} 0
 pdrouter_engine_up{engine="e"} 1
 pdrouter_engine_up{engine="p"} 1
-# HELP pdrouter_foreign_reports_total Reports of transfers that were not their sender's to make; none is believed.
 # TYPE pdrouter_foreign_reports_total counter
 pdrouter_foreign_reports_total 12
-# HELP pdrouter_kv_leaks_total Requests that left KV blocks with a stock engine, until the lease ends or until the engine restarts.
 # TYPE pdrouter_kv_leaks_total counter
 pdrouter_kv_leaks_total 9
-# HELP pdrouter_pair_handshake_seconds Time of each handshake that began, however it ended.
 # TYPE pdrouter_pair_handshake_seconds histogram
 pdrouter_pair_handshake_seconds_bucket{le="0.005"} 3
 pdrouter_pair_handshake_seconds_bucket{le="0.01"} 4
@@ -79,13 +77,10 @@ pdrouter_pair_handshake_seconds_bucket{le="30"} 12
 pdrouter_pair_handshake_seconds_bucket{le="+Inf"} 16
 pdrouter_pair_handshake_seconds_sum 1.5
 pdrouter_pair_handshake_seconds_count 16
-# HELP pdrouter_pair_handshakes_in_flight Handshakes under way.
 # TYPE pdrouter_pair_handshakes_in_flight gauge
 pdrouter_pair_handshakes_in_flight 11
-# HELP pdrouter_pair_handshakes_queued Handshakes that wait for their turn.
 # TYPE pdrouter_pair_handshakes_queued gauge
 pdrouter_pair_handshakes_queued 10
-# HELP pdrouter_pair_handshakes_total Handshakes by how they ended.
 # TYPE pdrouter_pair_handshakes_total counter
 pdrouter_pair_handshakes_total{outcome="busy"} 0
 pdrouter_pair_handshakes_total{outcome="closed"} 0
@@ -96,28 +91,22 @@ pdrouter_pair_handshakes_total{outcome="restarted"} 1
 pdrouter_pair_handshakes_total{outcome="timeout"} 8
 pdrouter_pair_handshakes_total{outcome="unpairable"} 0
 pdrouter_pair_handshakes_total{outcome="unreachable"} 0
-# HELP pdrouter_pair_ready 1 if both engines are up and know each other.
 # TYPE pdrouter_pair_ready gauge
 pdrouter_pair_ready{decode="d",prefill="p"} 0
 pdrouter_pair_ready{decode="e",prefill="p"} 1
-# HELP pdrouter_pairs_ready Pairs whose engines are both up and know each other.
 # TYPE pdrouter_pairs_ready gauge
 pdrouter_pairs_ready 1
-# HELP pdrouter_pairs_waiting Requests parked until their pair has shaken hands.
 # TYPE pdrouter_pairs_waiting gauge
 pdrouter_pairs_waiting 6
-# HELP pdrouter_request_body_bytes Bytes of memory that request bodies occupy; limits.body_memory bounds them.
 # TYPE pdrouter_request_body_bytes gauge
 pdrouter_request_body_bytes 13
-# HELP pdrouter_requests_in_flight Requests under way.
 # TYPE pdrouter_requests_in_flight gauge
 pdrouter_requests_in_flight 3
-# HELP pdrouter_unpairable 1 for each pair that cannot exchange KV blocks, and why.
 # TYPE pdrouter_unpairable gauge
 pdrouter_unpairable{decode="d",prefill="p",reason="heads"} 1
 `
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
-		t.Error(err)
+	if d := cmp.Diff(got, want); d != "" {
+		t.Errorf("got(-) want(+):\n%s", d)
 	}
 }
 

@@ -98,6 +98,7 @@ func serve(ctx context.Context, l *loaded, out io.Writer) error {
 type gateway struct {
 	log    *slog.Logger
 	logs   *logs // what log goes by; nil: it does not change
+	meters *metrics
 	router *router.Router
 	parts  router.Parts // of the router, but for what is the edition's
 	cache  *cache.Cache
@@ -165,10 +166,10 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 		g.signer = records.Facts()
 	}
 	g.responses = shared.NewFacts(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "responses", g.signer, log)
-	meters := newMetrics()
-	meters.knows = func(engine string) bool { return g.router.Knows(engine) }
+	g.meters = newMetrics()
+	g.meters.knows = func(engine string) bool { return g.router.Knows(engine) }
 	g.limiter = limits.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, log)
-	g.parts = router.Parts{Records: g.cache, Observe: meters.observe, Gone: meters.forget, Refused: meters.refused, Responses: g.responses, Log: log}
+	g.parts = router.Parts{Records: g.cache, Observe: g.meters.observe, Gone: g.meters.forget, Refused: g.meters.refused, Responses: g.responses, Log: log}
 	if records != nil && l.Auth.Records.KeyFile != "" {
 		g.parts.Tickets = records.Tickets()
 	}
@@ -185,7 +186,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 		return nil, err
 	}
 	g.cache.Subscribe(g.router.Renewed)
-	if err = g.routes(l, voucher, meters); err != nil {
+	if err = g.routes(l, voucher); err != nil {
 		first.discard(nil)
 		return nil, err
 	}
@@ -193,24 +194,24 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	g.files = newWatch(l)
 	g.applied = newApplied(l, g.reread(l.path), g.apply)
 	g.applied.reloaded = g.reloaded
-	g.engines(l, meters)
+	g.engines(l)
 	g.reloads.began(time.Now())
-	g.meter(meters)
+	g.meters.registry.Collect(g.collect)
 	return g, nil
 }
 
 // routes makes what the agents' and the operations' listener serve.
-func (g *gateway) routes(l *loaded, voucher metadata.Voucher, meters *metrics) (err error) {
+func (g *gateway) routes(l *loaded, voucher metadata.Voucher) (err error) {
 	g.agentRoutes, err = routes.New(l.Advanced.MetadataRoutes, routes.Parts{
 		Store: g.store, Copy: g.cache, Authorizer: routes.AuthorizerFunc(g.authorizeAgent), Voucher: voucher, Pairs: g.router.Pairs,
-		Paired: g.router.Paired, Refused: meters.refusedAgent, Log: g.log,
+		Paired: g.router.Paired, Refused: g.meters.refusedAgent, Log: g.log,
 	})
 	if err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", g.router.Operations())
-	mux.Handle("GET /metrics", meters.handler())
+	mux.Handle("GET /metrics", g.meters.registry.Handler())
 	mux.HandleFunc("POST /config/reload", g.reloadRoute)
 	guarded := administered(g.admin, g.router.Ready, mux, g.log)
 	g.operationRoutes = loopbackHosts(g.admin, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -220,18 +221,6 @@ func (g *gateway) routes(l *loaded, voucher metadata.Voucher, meters *metrics) (
 		guarded.ServeHTTP(w, r)
 	}), g.log)
 	return nil
-}
-
-// meter registers what the router, the local copy of the metadata, the agents' routes, the limiter, credentials and reloads
-// count. All of them must be there.
-func (g *gateway) meter(m *metrics) {
-	var quarantined func() uint64
-	if shared, ok := g.store.(*redisstore.Store); ok {
-		quarantined = shared.Quarantined
-	}
-	m.registry.MustRegister(newRouterMetrics(g.router.Stats), newHealthMetrics(g.router.Stats), newPressureMetrics(g.router.Stats), newPrefixMetrics(g.router.Stats),
-		newLimitMetrics(g.limiter.Stats), newMetadataMetrics(g.cache.Stats, g.agentRoutes.Watches, quarantined), newKeySetMetrics(g.keySets),
-		newSharedMetrics(g.responses.Stats, g.board.Refused), newReloadMetrics(g.credentialStats), newConfigMetrics(g.reloads.stats, func() string { return g.present.Load().l.digest }))
 }
 
 // run serves until ctx ends or a listener fails. Readiness ends first; then, when whoever looks at it has had time to, the

@@ -300,7 +300,7 @@ func (s *sources) stats() (dns map[listOf]discovery.DNSStats, files map[listOf]d
 }
 
 // engines makes what knows of engines besides the file, and the routes of administrators who add and remove some.
-func (g *gateway) engines(l *loaded, m *metrics) {
+func (g *gateway) engines(l *loaded) {
 	g.board = shared.NewBoard(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "engines", g.signer, g.log)
 	const name = "sources and administrators"
 	apply := func(ctx context.Context, to merge) error { return g.applied.engines(ctx, name, to) }
@@ -308,7 +308,5 @@ func (g *gateway) engines(l *loaded, m *metrics) {
 	g.applied.sources = []source{{name, g.sources.merge}} // also for a reload that comes before anything was found
 	g.applied.without = g.sources.without
 	g.applied.told(g.sources.follow)
-	requests, count := newAdminCounter()
-	m.registry.MustRegister(requests, newSourceMetrics(g.sources))
-	g.adminRoutes = newAdmin(&admin{auth: presentAdmins{g}, sources: g.sources, stats: g.router.Stats, count: count, log: g.log})
+	g.adminRoutes = newAdmin(&admin{auth: presentAdmins{g}, sources: g.sources, stats: g.router.Stats, requests: g.meters.admins, log: g.log})
 }

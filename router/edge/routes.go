@@ -91,6 +91,16 @@ var routes = func() map[string]*route {
 	return all
 }()
 
+// GenerateRoutes returns the routes that generate text, as metrics name them.
+func GenerateRoutes() (names []string) {
+	for _, rt := range routes {
+		if rt.does == generate {
+			names = append(names, rt.String())
+		}
+	}
+	return names
+}
+
 // named are the routes with a name in their path, between the path that they have in the table and what follows it.
 var named = [...]struct {
 	*route

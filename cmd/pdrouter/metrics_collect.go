@@ -1,0 +1,120 @@
+package main
+
+import (
+	"time"
+
+	"pdrouter/internal/limits"
+	"pdrouter/internal/shared"
+	"pdrouter/internal/telemetry"
+	"pdrouter/metadata/cache"
+	"pdrouter/metadata/redisstore"
+	"pdrouter/metadata/routes"
+)
+
+// collect reports what the parts of the gateway count themselves. It is called at every scrape.
+func (g *gateway) collect(out *telemetry.Scrape) {
+	collectRouter(out, g.router.Stats())
+	collectLimits(out, g.limiter.Stats())
+	collectSources(out, g.sources)
+	collectMetadata(out, g.cache.Stats(), g.agentRoutes.Watches())
+	if inRedis, ok := g.store.(*redisstore.Store); ok {
+		out.Set("pdrouter_metadata_quarantined_total", float64(inRedis.Quarantined()))
+	}
+	collectShared(out, g.responses.Stats(), g.board.Refused())
+	collectKeySets(out, g.keySets())
+	collectCredentials(out, g.credentialStats())
+	collectConfig(out, g.reloads.stats(), g.present.Load().l.digest)
+}
+
+func collectLimits(out *telemetry.Scrape, s limits.Stats) {
+	for limit, n := range s.Refused {
+		out.Set("pdrouter_rate_limited_total", float64(n), limit)
+	}
+	out.Set("pdrouter_limits_tenants", float64(s.Tenants))
+	out.Set("pdrouter_limits_exchange_failures_total", float64(s.Failures))
+	out.SetBool("pdrouter_limits_alone", s.Behind)
+}
+
+func collectSources(out *telemetry.Scrape, s *sources) {
+	type counted struct {
+		listOf
+		from string
+	}
+	count := map[counted]int{}
+	for _, p := range s.engines() {
+		if !p.gone {
+			count[counted{p.listOf, p.from}]++
+		}
+	}
+	for at, n := range count {
+		out.Set("pdrouter_source_engines", float64(n), at.model, at.list, at.from)
+	}
+	one := func(at listOf, failures uint64, good time.Time, stale bool) {
+		out.Set("pdrouter_source_failures_total", float64(failures), at.model, at.list)
+		out.SetBool("pdrouter_source_stale", stale, at.model, at.list)
+		if !good.IsZero() {
+			out.Set("pdrouter_source_age_seconds", time.Since(good).Seconds(), at.model, at.list)
+		}
+	}
+	names, files, rejects := s.stats()
+	for at, s := range names {
+		one(at, s.Failures, s.Good, s.Stale)
+		out.Set("pdrouter_source_refused_addresses", float64(s.Refused), at.model, at.list)
+	}
+	for at, s := range files {
+		one(at, s.Failures, s.Good, s.Bad)
+	}
+	out.Set("pdrouter_source_changes_failed_total", float64(rejects))
+}
+
+func collectMetadata(out *telemetry.Scrape, s cache.Stats, w routes.WatchStats) {
+	out.Set("pdrouter_metadata_engines", float64(s.Engines))
+	if s.Age > 0 {
+		out.Set("pdrouter_metadata_age_seconds", s.Age.Seconds())
+	}
+	out.SetBool("pdrouter_metadata_behind", s.Behind)
+	out.Set("pdrouter_metadata_records_read_total", float64(s.Records))
+	out.Set("pdrouter_metadata_read_failures_total", float64(s.Failures))
+	out.Set("pdrouter_metadata_subscriptions_total", float64(s.Watches))
+	out.Set("pdrouter_metadata_subscription_failures_total", float64(s.Deaf))
+	out.Set("pdrouter_metadata_watches", float64(w.Open))
+	out.Set("pdrouter_metadata_watch_syncs_total", float64(w.Lost), "store")
+	out.Set("pdrouter_metadata_watch_syncs_total", float64(w.Slow), "slow_reader")
+}
+
+func collectShared(out *telemetry.Scrape, responses shared.FactsStats, refusedEngines uint64) {
+	out.Set("pdrouter_shared_responses", float64(responses.Known))
+	out.Set("pdrouter_shared_waiting", float64(responses.Waiting))
+	out.Set("pdrouter_shared_failures_total", float64(responses.Failures))
+	out.Set("pdrouter_shared_dropped_total", float64(responses.Dropped))
+	out.Set("pdrouter_shared_late_total", float64(responses.Late))
+	out.SetBool("pdrouter_shared_behind", responses.Behind)
+	out.Set("pdrouter_shared_refused_total", float64(responses.Refused), "responses")
+	out.Set("pdrouter_shared_refused_total", float64(refusedEngines), "engines")
+}
+
+func collectKeySets(out *telemetry.Scrape, sets []issuerSet) {
+	for _, set := range sets {
+		s := set.Stats()
+		out.Set("pdrouter_jwks_keys", float64(s.Keys), set.audience, set.issuer)
+		if s.Age > 0 {
+			out.Set("pdrouter_jwks_age_seconds", s.Age.Seconds(), set.audience, set.issuer)
+		}
+		out.SetBool("pdrouter_jwks_stale", s.Stale, set.audience, set.issuer)
+		out.Set("pdrouter_jwks_fetches_total", float64(s.Fetches), set.audience, set.issuer)
+		out.Set("pdrouter_jwks_fetch_failures_total", float64(s.Failures), set.audience, set.issuer)
+	}
+}
+
+func collectCredentials(out *telemetry.Scrape, s reloadStats) {
+	out.Set("pdrouter_credentials_reload_failures_total", float64(s.Failures))
+	out.Set("pdrouter_credentials_reload_age_seconds", s.Age.Seconds())
+}
+
+func collectConfig(out *telemetry.Scrape, s reloadCount, digest string) {
+	out.Set("pdrouter_config_reloads_total", float64(s.Applied), "applied")
+	out.Set("pdrouter_config_reloads_total", float64(s.Refused), "refused")
+	out.Set("pdrouter_config_applied_timestamp_seconds", float64(s.At.UnixMilli())/float64(time.Second/time.Millisecond))
+	out.SetBool("pdrouter_config_refused", s.Behind)
+	out.Set("pdrouter_config_info", 1, digest)
+}

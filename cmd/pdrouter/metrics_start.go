@@ -1,0 +1,59 @@
+package main
+
+import (
+	"net/http"
+	"strconv"
+
+	"pdrouter/auth"
+	"pdrouter/policies"
+	"pdrouter/router/config"
+	"pdrouter/router/dispatch"
+	"pdrouter/router/edge"
+	"pdrouter/router/reason"
+)
+
+// expect has the series of each model exist at 0 before its first request, as far as their number does not depend on the number of
+// engines. It may be called again.
+func (m *metrics) expect(models []config.Model) {
+	for _, model := range models {
+		m.of(model.Name)
+		m.removed.WithLabelValues(model.Name)
+		for _, result := range []string{"done", "failed", "unsupported"} {
+			m.goneOn.WithLabelValues(model.Name, result)
+		}
+		for _, why := range []policies.Reason{policies.Split, policies.ShortPrompt, policies.NoPrefill, policies.NoPair, policies.Aggregated} {
+			m.decisions.WithLabelValues(model.Name, string(why))
+		}
+		for why := reason.NoEngine; why < reason.Branch; why++ {
+			m.decisions.WithLabelValues(model.Name, why.String())
+		}
+		for _, route := range edge.GenerateRoutes() {
+			for _, how := range usualEnds {
+				m.requests.WithLabelValues(model.Name, route, how.outcome.String(), strconv.Itoa(how.status))
+			}
+		}
+	}
+}
+
+// usualEnds is how most requests end.
+var usualEnds = [...]struct {
+	outcome dispatch.Outcome
+	status  int
+}{
+	{dispatch.Completed, http.StatusOK},
+	{dispatch.ClientLeft, http.StatusOK}, {dispatch.ClientLeft, 499},
+	{dispatch.FailedBefore, http.StatusInternalServerError}, {dispatch.FailedBefore, http.StatusBadGateway},
+	{dispatch.FailedBefore, http.StatusServiceUnavailable}, {dispatch.FailedBefore, http.StatusGatewayTimeout},
+	{dispatch.FailedAfter, http.StatusOK},
+}
+
+// expectRefusals has the refusals of both listeners exist at 0, as far as their reason is known.
+func (m *metrics) expectRefusals() {
+	for why := reason.BadFraming; why < reason.NoEngine; why++ {
+		m.refusals.WithLabelValues(strconv.Itoa(why.Status()), why.String())
+	}
+	for why, status := range map[string]string{string(auth.NoCredentials): "401", string(auth.InvalidToken): "401",
+		string(auth.InsufficientScope): "403", "bad_signature": "403", "stale": "409", "store_unavailable": "503"} {
+		m.agents.WithLabelValues(status, why)
+	}
+}

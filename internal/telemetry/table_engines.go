@@ -1,0 +1,158 @@
+package telemetry
+
+// engines are the metrics of engines, of pairs of them, and of the KV blocks that they exchange.
+func engines() []Subject {
+	return []Subject{
+		{
+			Title: "Engines",
+			Intro: "The series of an engine are dropped when it has left the configuration and its last request has ended. If the engine " +
+				"comes back, its counters start again at 0.",
+			Metrics: []Metric{
+				{
+					Name: "pdrouter_engine_up", Kind: Gauge, Unit: "boolean", Labels: []string{"engine"},
+					Help: "1 unless the engine is down.",
+				},
+				{
+					Name: "pdrouter_engine_state", Kind: Gauge, Unit: "boolean", Labels: []string{"engine", "state"},
+					Help: "1 for the state of the engine: up, slow_start, half_open, open, slow, overloaded, draining, down or unchecked.",
+					Use:  "Alert if an engine is open, slow or down for 5 minutes.",
+				},
+				{
+					Name: "pdrouter_engine_share", Kind: Gauge, Unit: "ratio", Labels: []string{"engine"},
+					Help: "Part of its normal share of requests that the engine may get: below 1 during slow start, 0 while it is ejected.",
+				},
+				{
+					Name: "pdrouter_engine_requests_in_flight", Kind: Gauge, Unit: "requests", Labels: []string{"engine"},
+					Help: "Requests that the gateway has in progress on the engine (legs).",
+				},
+				{
+					Name: "pdrouter_engine_events", Kind: Gauge, Unit: "boolean", Labels: []string{"engine"},
+					Help: "1 while the event stream of the engine is open. Only engines with the key control have this series.",
+				},
+				{
+					Name: "pdrouter_engine_ejections_total", Kind: Counter, Unit: "ejections", Labels: []string{"engine", "reason"}, AtStart: "all",
+					Help: "Times the engine was ejected although it is reachable: answers, streams, latency or overload.",
+				},
+				{
+					Name: "pdrouter_panic_mode", Kind: Gauge, Unit: "boolean", Labels: []string{"model", "role"},
+					Help: "1 while ejected engines of the role get requests because too few others are left.",
+					Use:  "Alert at once: most engines of the role fail.",
+				},
+			},
+		},
+		{
+			Title: "Pairs",
+			Intro: "A pair is a prefill engine and a decode engine of the same model. There can be as many pairs as the product of both numbers, " +
+				"so the counters of a pair begin with its first event.",
+			Metrics: []Metric{
+				{
+					Name: "pdrouter_pair_ready", Kind: Gauge, Unit: "boolean", Labels: []string{"prefill", "decode"},
+					Help: "1 if the engines of the pair are pairable and up, and their handshake is done.",
+				},
+				{
+					Name: "pdrouter_pairs_ready", Kind: Gauge, Unit: "pairs",
+					Help: "Number of ready pairs: the sum of pdrouter_pair_ready.",
+				},
+				{
+					Name: "pdrouter_unpairable", Kind: Gauge, Unit: "boolean", Labels: []string{"prefill", "decode", "reason"},
+					Help: "1 for each pair that cannot exchange KV blocks. The series ends when the engines fit each other.",
+					Use:  "Alert on any. metadata.md explains each reason.",
+				},
+				{
+					Name: "pdrouter_pair_state", Kind: Gauge, Unit: "boolean", Labels: []string{"prefill", "decode", "state"},
+					Help: "1 for the circuit breaker state of each pair that was ejected before: closed, open or half_open.",
+				},
+				{
+					Name: "pdrouter_pair_ejections_total", Kind: Counter, Unit: "ejections", Labels: []string{"prefill", "decode"},
+					Help: "Times the pair was ejected because transfers between its engines failed.",
+					Use:  "Alert if a pair is ejected more than 3 times in 10 minutes: check the network between its engines.",
+				},
+				{
+					Name: "pdrouter_pairs_waiting", Kind: Gauge, Unit: "requests",
+					Help: "Requests that wait for the handshake of their pair.",
+					Use:  "Alert if it is above 0 for a minute.",
+				},
+				{
+					Name: "pdrouter_pair_handshakes_queued", Kind: Gauge, Unit: "handshakes",
+					Help: "Handshakes that wait for their turn.",
+				},
+				{
+					Name: "pdrouter_pair_handshakes_in_flight", Kind: Gauge, Unit: "handshakes",
+					Help: "Handshakes in progress.",
+				},
+				{
+					Name: "pdrouter_pair_handshakes_total", Kind: Counter, Unit: "handshakes", Labels: []string{"outcome"}, AtStart: "all",
+					Help: "Handshakes that ended: done, timeout, unreachable (no connection, or it broke), refused (an error answer), unpairable, restarted (an engine restarted meanwhile), closed (the gateway stopped), busy (the queue was full) or other.",
+				},
+				{
+					Name: "pdrouter_pair_handshake_seconds", Kind: Histogram, Unit: "seconds", AtStart: "all",
+					Help: "Duration of handshakes that were started, whatever their outcome.",
+				},
+			},
+		},
+		{
+			Title: "KV blocks",
+			Intro: "A stock engine may keep KV blocks after a request. [operations.md](operations.md#what-stock-engines-hold-after-a-request) explains when.",
+			Metrics: []Metric{
+				{
+					Name: "pdrouter_kv_blocks_total", Kind: Counter, Unit: "blocks", Labels: []string{"prefill", "decode"},
+					Help: "KV blocks that consumer ranks received completely. Only with the connector kvplane.",
+				},
+				{
+					Name: "pdrouter_kv_bytes_total", Kind: Counter, Unit: "bytes", Labels: []string{"prefill", "decode"},
+					Help: "Bytes of KV blocks that were transferred. Only with the connector kvplane.",
+				},
+				{
+					Name: "pdrouter_kv_leaks_total", Kind: Counter, Unit: "requests", AtStart: "all",
+					Help: "Requests that left KV blocks in a stock engine. The blocks stay until the lease ends or, on a decode engine with push, until the engine restarts.",
+					Use:  "Alert if it grows. The log line \"blocks stay held\" names the transfer and the engines.",
+				},
+				{
+					Name: "pdrouter_leaked_kv_blocks", Kind: Gauge, Unit: "blocks", Labels: []string{"engine", "why"},
+					Help: "Estimate of the KV blocks that a stock engine still holds for requests that have ended, by the reason why they cannot be freed.",
+					Use:  "A prefill engine frees them when the lease ends. A decode engine with push may need a restart.",
+				},
+				{
+					Name: "pdrouter_unresolved_kv_blocks", Kind: Gauge, Unit: "blocks", Labels: []string{"engine"},
+					Help: "KV blocks that a stock engine may hold for requests that have ended. It is not known yet whether it does. The value never exceeds the blocks that the engine reports as used.",
+				},
+				{
+					Name: "pdrouter_reclaims_total", Kind: Counter, Unit: "requests", Labels: []string{"ending", "by"},
+					Help: "Requests whose leaked KV blocks were freed, by how the request ended and what freed the blocks.",
+				},
+				{
+					Name: "pdrouter_foreign_reports_total", Kind: Counter, Unit: "reports", AtStart: "all",
+					Help: "Reports of transfers that were rejected because they are impossible or their sender takes no part in the transfer.",
+					Use:  "Alert above 0: an engine is faulty or hostile.",
+				},
+			},
+		},
+		{
+			Title: "Prefix index",
+			Intro: "These metrics exist if a model has the policy `prefix`. A prompt is looked up in pieces.",
+			Metrics: []Metric{
+				{
+					Name: "pdrouter_prefix_entries", Kind: Gauge, Unit: "entries",
+					Help: "Entries of the index: pieces of prompts with the engines that got them. limits.prefix_index_entries bounds it.",
+				},
+				{
+					Name: "pdrouter_prefix_bytes", Kind: Gauge, Unit: "bytes",
+					Help: "Memory reserved for the index.",
+				},
+				{
+					Name: "pdrouter_prefix_lookups_total", Kind: Counter, Unit: "pieces", AtStart: "all",
+					Help: "Pieces of prompts that were looked up in the index.",
+				},
+				{
+					Name: "pdrouter_prefix_hits_total", Kind: Counter, Unit: "pieces", AtStart: "all",
+					Help: "Pieces of prompts that the index had for at least one engine, whether or not that engine was chosen.",
+				},
+				{
+					Name: "pdrouter_prefix_evicted_total", Kind: Counter, Unit: "entries", AtStart: "all",
+					Help: "Entries that were evicted to make room.",
+					Use:  "If evictions grow while hits fall, the index is too small.",
+				},
+			},
+		},
+	}
+}
