@@ -22,14 +22,9 @@ import (
 	"pdrouter/auth/keys"
 )
 
-const authAbout = "What it costs to know who calls, one core, no I/O. Tokens are those that `pdrouter token mint` makes, about 400 bytes.\n\n" +
-	"- **seen before**: a token whose verdict is remembered under the digest of all its bytes. Beside it that digest alone.\n" +
-	"- **seen first**: a token that is verified whole: form, key, signature, claims. Beside it the same token under the parser of golang-jwt alone, with its options for algorithm, issuer, audience and times.\n" +
-	"- **API key**: one of 10,000 keys. Beside it the digest alone.\n"
-
 // authSuite measures what it costs to verify tokens and keys.
 func authSuite() Suite {
-	return Suite{Name: "auth", Brief: "what it costs to know who calls, beside the bare operations", About: authAbout, run: func(ctx context.Context, r *Run) error {
+	return Suite{Name: "auth", Brief: "time to know who calls, beside the bare operations", run: func(ctx context.Context, r *Run) error {
 		rows, err := authRows()
 		if err != nil {
 			return err

@@ -9,11 +9,9 @@ import (
 	"pdrouter/policies"
 )
 
-const choiceAbout = "What it costs to choose the prefill and the decode engine of one request (`policies.Policy.Choose`, over a snapshot of the fleet), by policy and number of engines, half of them for prefill. Beside it round_robin over the same engines. What `prefix` looks up besides is measured by `route/prefix`; here it chooses by load alone. A choice allocates nothing.\n"
-
 // choiceSuite measures the policies.
 func choiceSuite() Suite {
-	return Suite{Name: "route/choice", Brief: "time of a choice among 10, 100 and 1,000 engines, by policy", About: choiceAbout, run: func(ctx context.Context, r *Run) error {
+	return Suite{Name: "route/choice", Brief: "time of a choice among 10, 100 and 1,000 engines, by policy", run: func(ctx context.Context, r *Run) error {
 		rows, err := choiceRows()
 		if err != nil {
 			return err

@@ -9,13 +9,9 @@ import (
 	"time"
 )
 
-const faultAbout = "Connector vllm-nixl-push, two prefill engines and one for decode, which waits for the blocks of its request for ever if nobody writes them. One prefill engine fails at once: its port is closed, it resets the connection, or it answers 500; the other one does what it should. **until answered** is the time of a whole request whose first prefill leg failed so, until the client has an answer, whether after another attempt or an error; beside it a request of the same run that nothing happened to. Its 99th percentile is that of all requests of the rounds that count, and there is none of fewer than 100.\n\n" +
-	"Requests meet the fault one after the other, each from a fleet that is well, and what is waited for in between is in none of these times but stands by itself. **in use again** is the time from the answer until the engine, which is well again from then on, has had a leg of another request: the gateway may have taken it out of use, until a health check and a handshake have succeeded, and then gives it less to do for a while. **nothing left** is the time from then on until no engine has a request of the one that failed or holds its blocks: a prefill leg that was lost is asked again behind the answer, a tenth of a second later. It is waited for ten seconds at the most, once; what is left then is in the rows **left behind all of these** and not waited for again. These engines have no side channel on which a gateway could tell them over NIXL what is not wanted any more, so blocks are left where the engine that was to write them is taken for down when it is to be asked again. Eight requests come between two that meet the fault: of requests that fail more often than one in five the gateway tries none again.\n\n" +
-	"**cancelled stream**: CPU of the gateway for a stream whose client leaves behind the first token, connection and all, and what is left of it.\n"
-
 // faultSuite measures what engines that fail and clients that leave cost.
 func faultSuite() Suite {
-	return Suite{Name: "fault/cost", Brief: "a prefill engine that fails at once while decode hangs; clients that leave their streams", About: faultAbout, run: measureFault}
+	return Suite{Name: "fault/cost", Brief: "a prefill engine that fails at once while decode waits; clients that leave their streams", run: measureFault}
 }
 
 func measureFault(ctx context.Context, r *Run) error {

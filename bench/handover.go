@@ -19,8 +19,7 @@ import (
 func handoverSuite() Suite {
 	return Suite{
 		Name:  "handover/modelled",
-		Brief: "prefill finished to decode's first event, 1P1D with modelled costs, push and pull",
-		About: "The time from the moment at which prefill has computed the prompt until the client has read decode's first event. Two modelled engines (`pdrouter bench engines`: Llama-3.1-8B on an H100 each, `bench/costs.json`) take for admission, prefill, transfer and step what real ones take, in real time; prompts of 2,048 tokens that no cache has, one at a time, everything on one CPU. *direct* is a client that makes both legs by hand: one after the other with pull, both at once with push. The floor does the same. The engine's moment is the one at which prefill was due to end, so that nothing of the answer's way back is left out.\n",
+		Brief: "from the end of prefill to decode's first event, modelled engines, push and pull",
 		run: func(ctx context.Context, r *Run) error {
 			pull, err := r.handover(ctx, "vllm-nixl-pull")
 			if err != nil {

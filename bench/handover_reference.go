@@ -21,8 +21,7 @@ import (
 func referenceSuite() Suite {
 	return Suite{
 		Name:  "handover/reference",
-		Brief: "a request of two legs over pdrouter's own plane, reference engines with modelled costs, 1P1D",
-		About: "Reference engines (`pdrouter mock-engine`), each a process, hand over real KV by the plane; what their computing takes is modelled: Llama-3.1-8B on an H100 (`bench/costs.json`), a prompt by its tokens and a step of answers as one. Streams with prompts of 2,048 tokens that no cache has, one at a time, everything on one CPU. **behind the prompt** is TTFT less what the prompt costs by the model: the gateway's part, the transfer, decode's admission and its first step. *direct* is a client that makes both legs by hand, at once, as the gateway does. *one engine* computes the prompt and answers by itself, without a gateway: its first token comes of the prompt's own step, so it is also without decode's first step, of " + referenceStep().String() + ".\n",
+		Brief: "a request of two legs over pdrouter's plane, reference engines with modelled costs",
 		run:   measureReference,
 	}
 }

@@ -20,8 +20,7 @@ import (
 func stockSuite() Suite {
 	return Suite{
 		Name:  "handover/vllm",
-		Brief: "prefill's answer to decode's first event, 1P1D of stock vLLM on CPUs, push and pull",
-		About: "The time from the last byte of prefill's answer until the client has read decode's first event. Two engines of stock vLLM 0.32.0 (CPU build, one CPU each, a two-layer Llama with random weights, float32) hand over prompts of about 600 tokens that no cache has, one request at a time, each contender once in every round, in another order each time. *direct* is a client that makes both legs by hand: one after the other with pull, both at once with push. A relay in front of prefill, the same for all, notes when its answer has passed. Everything shares two CPUs with the engines, whose own part is most of the figure: what counts is the difference, given below with the interval that holds the median with 95 % (by order statistics).\n",
+		Brief: "from prefill's answer to decode's first event, stock vLLM on CPUs, push and pull",
 		run: func(ctx context.Context, r *Run) error {
 			r.rounds(max(r.Rounds, stockRounds))
 			var failed error

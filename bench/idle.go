@@ -13,11 +13,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-const restAbout = "CPU of a gateway that nobody asks anything, with so many engines in its configuration, half of them for prefill, and health checks on as they are by default (each engine every 2 s; its list of models every 10 s). All engines are one process, which answers at once. Beside it the same with one engine of each role. The run is void unless the health checks were made.\n"
-
 // restSuite measures the gateway at rest.
 func restSuite() Suite {
-	return Suite{Name: "idle", Brief: "CPU of a gateway without traffic, in front of 100 and 1,000 engines", About: restAbout, run: func(ctx context.Context, r *Run) error {
+	return Suite{Name: "idle", Brief: "CPU of a gateway without traffic, in front of 100 and 1,000 engines", run: func(ctx context.Context, r *Run) error {
 		for _, engines := range []int{100, 1000} {
 			if err := r.idle(ctx, engines); err != nil {
 				return err

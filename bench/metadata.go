@@ -24,16 +24,10 @@ const (
 	fleetRanks   = 8
 )
 
-const metadataAbout = "The records of 1,000 engines with 8 ranks each, signed, in a Redis of the run's own.\n\n" +
-	"- **lookup**: what a request asks for: the records of one engine out of the local copy, without waiting. Beside it a map under a read lock.\n" +
-	"- **start**: a gateway with an empty copy reads, decodes and verifies all 8,000 records. Beside it the same values are fetched and thrown away.\n" +
-	"- **change**: from a record's publication at one gateway until another gateway's copy has it, both on one Redis. Beside it a message of the same Redis from one client to another.\n" +
-	"- **pair**: whether a pair has shaken hands, as a request asks, with 10,000 pairs. Beside it a map under a read lock.\n"
-
 // metadataSuite measures the local copy of the records and the registry of handshakes.
 func metadataSuite() Suite {
 	return Suite{
-		Name: "metadata", Brief: fmt.Sprintf("the records of %d engines with %d ranks each in a real Redis", fleetEngines, fleetRanks), About: metadataAbout, run: measureMetadata,
+		Name: "metadata", Brief: fmt.Sprintf("the records of %d engines with %d ranks each in a real Redis", fleetEngines, fleetRanks), run: measureMetadata,
 	}
 }
 

@@ -18,8 +18,7 @@ func overheadSuites() []Suite {
 	}{{"1k", 1 << 10, 32}, {"16k", 16 << 10, 32}, {"220k", 220 << 10, 16}} {
 		suites = append(suites, Suite{
 			Name:  "overhead/cpu-" + size.name,
-			Brief: "CPU time and rate of two-leg requests of " + size.name + "B, in front of engines that answer at once",
-			About: fmt.Sprintf(overheadAbout, size.name+"B"),
+			Brief: "CPU time and rate of requests of two legs with prompts of " + strings.TrimSuffix(size.name, "k") + " KB, engines that answer at once",
 			run: func(ctx context.Context, r *Run) error {
 				for _, row := range overheadRows(size.bytes, size.many) {
 					if err := r.overhead(ctx, row); err != nil {
@@ -33,12 +32,6 @@ func overheadSuites() []Suite {
 	}
 	return append(suites, latencySuite(), syscallsSuite())
 }
-
-const overheadAbout = "CPU time that one two-leg request of %s costs a router, and how many it carries. The floor is a bare fasthttp proxy (`bench/floor.go`) that makes the same three exchanges by joining bytes. " + besideAbout +
-	"All stand in front of the same fake engines, which answer at once, and are measured in turns, in another order each round. CPU time is the sum of `/proc/PID/task/*/schedstat` of the router's process, divided by the requests that the client completed. `no router` is a client that makes both legs itself, as fast as it and the engines can on the CPU that they share. A round is repeated when anything else used more CPU than `-others` allows, and the run is void unless every answer was right and the engines counted two legs for each (one for a plain proxy).\n"
-
-// besideAbout says how those beside pdrouter are run.
-const besideAbout = "nginx and haproxy carry one leg, to a decode engine, and read none of it: one process with one thread each, without an access log. Other routers run with their own flags, round robin, and log errors only; pdrouter logs a line a request. Every target is bound to one CPU, so each of them has one thread for its work. Which router has which connector: vllm-router pull and push, smg pull and sglang, sglang-router sglang. "
 
 // overheadRow is a load of a suite.
 type overheadRow struct {

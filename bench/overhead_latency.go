@@ -11,8 +11,7 @@ import (
 func latencySuite() Suite {
 	return Suite{
 		Name:  "overhead/latency",
-		Brief: "what a router adds to the time of a request, one at a time, p50 and p99",
-		About: latencyAbout,
+		Brief: "time that a gateway adds to a request, p50 and p99",
 		run: func(ctx context.Context, r *Run) error {
 			for _, connector := range []string{"vllm-nixl-pull", "vllm-nixl-push", "sglang"} {
 				if err := r.latency(ctx, connector); err != nil {
@@ -28,8 +27,6 @@ func latencySuite() Suite {
 		},
 	}
 }
-
-const latencyAbout = "What a router adds to the time of a request of 1 kB: the 50th and the 99th percentile of a round's requests through it, each less that of as many requests of a client that makes both legs by itself (for a plain proxy: decode's leg alone). Both clients are one: it has one connection to the router and one to each engine, and asks one request this way and the next that way, so that each pair of requests has the same moment of the machine. Client, router and engines share one CPU: nothing is woken across CPUs, which on a virtual machine takes longer than a router does. The engines answer at once. The open loop's requests are streams of 16 tokens that arrive by chance (Poisson, the same times for all, at a rate that is far from any router's end); each is counted from the time at which it was to be sent, and a round in which the client sends late is repeated. " + besideAbout + "\n"
 
 // latency measures one connector.
 func (r *Run) latency(ctx context.Context, connector string) error {

@@ -11,8 +11,7 @@ import (
 func syscallsSuite() Suite {
 	return Suite{
 		Name:  "overhead/syscalls",
-		Brief: "system calls of a two-leg request, and bytes copied, by strace",
-		About: syscallsAbout,
+		Brief: "system calls of a request of two legs, and bytes copied, by strace",
 		run: func(ctx context.Context, r *Run) error {
 			for _, row := range []struct {
 				connector string
@@ -26,8 +25,6 @@ func syscallsSuite() Suite {
 		},
 	}
 }
-
-const syscallsAbout = "What one request of 1 kB has a router ask of the kernel, at 16 connections: all system calls, those among them that read or write, and the bytes which these copy. `strace -f` is attached to the router for each round and sees every call, while the load is answered five to ten times slower; counts of reads and writes hold, those of waiting (futex, epoll) are of a slower router. A request of two legs is three exchanges, so it takes three writes and three reads at least; a read that finds nothing counts too, and so does the write of pdrouter's log line. " + besideAbout + "\n"
 
 // syscalls measures one load.
 func (r *Run) syscalls(ctx context.Context, connector string, stream bool) error {

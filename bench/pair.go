@@ -12,14 +12,11 @@ import (
 	"pdrouter/metadata/handshake"
 )
 
-const pairAbout = "The gateway's registry of handshakes over real agents: one prefill engine and four decode engines, each a process of its own with one rank. A handshake is what the gateway has engines of the plane do: prefill offers a block, decode registers for it, their agents look each other up, connect both ways, and the block is written, counted and checked. Before every cold round all agents are made anew, under new generations. " +
-	"A run is void unless each handshake moved its bytes and each pair had exactly one.\n\n"
-
 // pairSuites measure what a pair of engines costs before its first request.
 func pairSuites() []Suite {
 	return []Suite{
-		{Name: "pair/cold", Brief: "handshakes between real agents, one, several at once and one after the other", About: coldAbout, run: measureCold},
-		{Name: "pair/warm", Brief: "what a pair costs that has shaken hands, and one whose engine was started anew", About: warmAbout, run: measureWarm},
+		{Name: "pair/cold", Brief: "handshakes between agents: one, four at once, one after the other; requests meanwhile", run: measureCold},
+		{Name: "pair/warm", Brief: "transfers of a pair that has shaken hands, and a pair whose engine has restarted", run: measureWarm},
 	}
 }
 

@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-const gatewayAbout = "- **first request**: through a gateway, in front of reference engines that hand over by the plane, each a process: the first request to a decode engine that was started anew and is the only one, sent as soon as the gateway sees that it is there. **its wait for the pair** is what of that the gateway had it parked for, while the handshake ran. **warm pair** is a request to a pair that has shaken hands.\n" +
-	"- **request beside a cold pair**: requests while one of two decode engines was started anew and its pair is cold: the other one could serve them all. **all pairs warm**: the same with both. **its handshake** is how long the pair was cold, from the engine's first health check on.\n"
-
 // gateways measures requests through a gateway. None of its rows is wanted: nothing is started.
 func (r *Run) gateways(ctx context.Context, which string) error {
 	if which == "nixl" && noNIXL() != nil {

@@ -8,13 +8,6 @@ import (
 	"time"
 )
 
-const coldAbout = pairAbout + "- **4 pairs at once**: from the first requests for four cold pairs of one prefill engine until the registry lets all of them go on, and the CPU time that all processes have used until then: over the CPUs of this machine it is the least that the time can be. **one pair** is one of them alone, **serial handshakes** are the four one after the other.\n" +
-	"- **request meanwhile**: what a request's own path spends on a pair whose handshake is under way: it asks whether the pair is ready, and has the handshake begun if nobody has. **handshake** is what it would wait for on that path.\n" + gatewayAbout
-
-const warmAbout = pairAbout + "- **first transfer**: the first transfer after the handshake, beside those that follow.\n" +
-	"- **engine anew**: decode was started anew: from its new record until the pair of the new generation is ready, while the old one is not any more. Beside it the handshake of a pair of which both are new.\n" +
-	"- **lookup**: whether a pair is ready, by both generations, with 10,000 pairs. Beside it a map under a read lock.\n"
-
 func measureCold(ctx context.Context, r *Run) error {
 	for _, which := range pairTransports {
 		if err := r.pairs(ctx, which, func(f *pairFleet) []contest { return coldRows(which, f) }); err != nil {

@@ -14,10 +14,6 @@ import (
 	"pdrouter/metadata"
 )
 
-// planeVoid says when the figures of a plane suite count.
-const planeVoid = "The data plane between two processes of one machine: prefill in one, decode in the other. A run is void unless every transfer was released and sent with all its bytes, a word of every page that came was compared with what prefill has there, and the bytes were seen to take the path that the row names. " +
-	"A figure is the median of as many transfers as fill 100 ms.\n\n"
-
 // planeSuites measure the data plane between two processes of this machine.
 func planeSuites() []Suite {
 	return []Suite{bandwidthSuite(), postSuite(), notifySuite(), countSuite(), registerSuite(), releaseSuite(), outstandingSuite(), idleSuite()}

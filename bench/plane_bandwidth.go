@@ -10,16 +10,8 @@ import (
 	"pdrouter/kvplane/memory"
 )
 
-const bandwidthAbout = planeVoid + "The bytes of a transfer over the time from its registration until decode's agent has seen the completion. Blocks of 4, 18 and 32 KiB (a head's share of a wide model, MLA's latent, a whole GQA block), 1 to 1,024 of them, shuffled on both sides or neighbours that join.\n\n" +
-	"- **process_vm_readv**: the kernel copies the same blocks between the same two processes, as many as one call takes, which is the least that moving them between two address spaces costs here. **a system call each**: the same, one call for each block: so UCX moves the bytes of a write between two processes of a machine without a GPU, and NIXL's writes cannot be faster than that for blocks that do not join.\n" +
-	"- **memcpy**: `copy` of as many blocks in one process.\n" +
-	"- **NIXL by hand**: bare agents over the same memory, both polled without a pause: a message asks for the transfer, prepared lists, one notification.\n" +
-	"- **NIXL's progress thread**: the same with NIXL's own threads, and the agents looked at with pauses.\n" +
-	"- **bare socket loop**: one connection, one `Write`, read whole by the other process, one byte back.\n\n" +
-	"A small transfer is mostly the way there and back, which plane/notify measures: only those of 1,024 blocks have a goal.\n"
-
 func bandwidthSuite() Suite {
-	return Suite{Name: "plane/bandwidth", Brief: "GB/s of pushes by size, number and order of blocks", About: bandwidthAbout, run: func(ctx context.Context, r *Run) error {
+	return Suite{Name: "plane/bandwidth", Brief: "GB/s of pushes by size, number and order of blocks", run: func(ctx context.Context, r *Run) error {
 		for _, which := range []string{"nixl", "memory", "socket"} {
 			for _, kib := range []int{4, 18, 32} {
 				l := planeLayout{Blocks: 2048, BlockBytes: kib << 10, TP: 1}

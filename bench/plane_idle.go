@@ -6,13 +6,8 @@ import (
 	"time"
 )
 
-const idleAbout = planeVoid + "CPU time of decode's process while nothing is outstanding on its agent, which is connected and has been written to.\n\n" +
-	"- **no agent**: the same program without one: what Go's runtime takes by itself.\n" +
-	"- **NIXL's progress thread**: a process with a bare NIXL agent that has NIXL's own thread.\n\n" +
-	"Counted by the kernel in ns; what is below 0.001 % of a core is written as that.\n"
-
 func idleSuite() Suite {
-	return Suite{Name: "plane/idle", Brief: "CPU of an agent with nothing to do, beside NIXL's own progress thread", About: idleAbout, run: func(ctx context.Context, r *Run) error {
+	return Suite{Name: "plane/idle", Brief: "CPU time of an agent with nothing outstanding, beside NIXL's progress thread", run: func(ctx context.Context, r *Run) error {
 		for _, which := range []string{"nixl", "memory"} {
 			row := planeRow{which, func(ctx context.Context, s *planeStage) (contest, error) { return s.idle(ctx, r.Binary) }}
 			if err := r.plane(ctx, which, planeLayout{Blocks: 64, BlockBytes: 4 << 10, TP: 1}, []planeRow{row}); err != nil {

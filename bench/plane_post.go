@@ -8,14 +8,8 @@ import (
 
 const micro = time.Microsecond
 
-const postAbout = planeVoid + "What it takes prefill's agent to hand a planned write of so many blocks to its transport, the notification included: NIXL's request made and posted. Blocks of 256 bytes, so that descriptors count and not bytes.\n\n" +
-	"- **make + post**: the transport's call alone. **asked to posted**: from the registration that the transport has handed over: it is opened, verified and parsed, the write is planned, made and posted.\n" +
-	"- **NIXL by hand**: bare agents over the same memory with prepared lists of all blocks. **its make alone**: the same without NIXL's post.\n" +
-	"- **a system call each**: the kernel copies the same blocks between the same two processes, one call for each: UCX's post of a write to a process of the same machine is such a call for each descriptor, made before the post returns, so that shuffled blocks cost no less over NIXL here. A network card or a GPU takes descriptors in a queue instead.\n" +
-	"- **neighbours**: the same number of blocks with ids that grow by one on both sides, beside shuffled ones.\n"
-
 func postSuite() Suite {
-	return Suite{Name: "plane/post", Brief: "make + post by the number of descriptors, merged and not", About: postAbout, run: func(ctx context.Context, r *Run) error {
+	return Suite{Name: "plane/post", Brief: "time of make + post by the number of descriptors, merged and not", run: func(ctx context.Context, r *Run) error {
 		for _, which := range []string{"nixl", "memory", "socket"} {
 			var rows []planeRow
 			for _, n := range []int{1, 16, 64, 256, 1024} {

@@ -6,11 +6,8 @@ import (
 	"time"
 )
 
-const registerAbout = planeVoid + "16 blocks of 32 KiB, the offer at hand: from the registration until decode's agent has seen the completion.\n\n" +
-	"- **process_vm_readv**: the kernel copies the same blocks between the same two processes: the bytes alone. **NIXL by hand** is the whole way over bare agents, polled without a pause.\n"
-
 func registerSuite() Suite {
-	return Suite{Name: "plane/register", Brief: "from a registration until its blocks are there", About: registerAbout, run: func(ctx context.Context, r *Run) error {
+	return Suite{Name: "plane/register", Brief: "time from a registration until its blocks have arrived", run: func(ctx context.Context, r *Run) error {
 		for _, which := range []string{"nixl", "memory"} {
 			if err := r.plane(ctx, which, planeLayout{Blocks: 1024, BlockBytes: 32 << 10, TP: 1}, []planeRow{registerRow(which)}); err != nil {
 				return err
@@ -37,10 +34,8 @@ func registerRow(which string) planeRow {
 	}}
 }
 
-const releaseAbout = planeVoid + "From the moment at which decode's transport hands the completion over until the engine's goroutine has decode released.\n\n- **bare channel**: one goroutine wakes another.\n"
-
 func releaseSuite() Suite {
-	return Suite{Name: "plane/release", Brief: "from a completion taken in until the engine has decode released", About: releaseAbout, run: func(ctx context.Context, r *Run) error {
+	return Suite{Name: "plane/release", Brief: "time from the arrival of a completion until the engine has decode released", run: func(ctx context.Context, r *Run) error {
 		for _, which := range []string{"nixl", "memory"} {
 			if err := r.plane(ctx, which, planeLayout{Blocks: 1024, BlockBytes: 32 << 10, TP: 1}, []planeRow{releaseRow(which)}); err != nil {
 				return err
@@ -77,10 +72,8 @@ func handover(n int) (took []time.Duration) {
 	return took
 }
 
-const outstandingAbout = planeVoid + "As plane/register, with 16 blocks of 4 KiB, while 10,000 other transfers are outstanding (4,000 registered without an offer, the others offered and queued on decode), beside 100.\n"
-
 func outstandingSuite() Suite {
-	return Suite{Name: "plane/outstanding", Brief: "the same beside 100 and 10,000 other transfers", About: outstandingAbout, run: func(ctx context.Context, r *Run) error {
+	return Suite{Name: "plane/outstanding", Brief: "time of a registration beside 100 and 10,000 other transfers", run: func(ctx context.Context, r *Run) error {
 		for _, which := range []string{"nixl", "memory"} {
 			// Each outstanding transfer has a block of its own.
 			if err := r.plane(ctx, which, planeLayout{Blocks: 16 << 10, BlockBytes: 4 << 10, TP: 1}, []planeRow{outstandingRow(which, 100, 10_000)}); err != nil {

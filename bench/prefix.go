@@ -13,14 +13,9 @@ import (
 	"pdrouter/policies/prefixes"
 )
 
-const prefixAbout = "What the policy `prefix` costs. A block is a piece of a prompt: 64 bytes in the first 512, about 16 tokens, then 512 bytes, and 2 KB behind the first 16 KB (`policies/prefixes`).\n\n" +
-	"**lookups**: all that a request costs beside any other policy, in this process: hashing its prompt, finding what every engine is thought to have of it, the choice, and noting who was given it. The index is full; a quarter of each prompt all have in common, and the prompts come round again and again, one after the other, so that none is in the CPU's caches if they do not fit. Beside it is a choice by round_robin among the same engines.\n\n" +
-	"**memory**: of an index that was given twice as many blocks as it may hold, by the heap that it takes; what is allocated by lookups after that; and what it held at its fullest.\n\n" +
-	"**gateway**: requests of two legs through a gateway whose policy is prefix for prefill, beside one that has round_robin, before four and four engines that answer at once, on a CPU of its own. A request's prompt is always the same, so that it is always found. Everything is as for `overhead`.\n"
-
 // prefixSuite measures the policy that looks at prefixes.
 func prefixSuite() Suite {
-	return Suite{Name: "route/prefix", Brief: "lookups among 10,000 to 1,000,000 blocks for 10, 100 and 1,000 engines, memory, and a gateway by prefix", About: prefixAbout, run: func(ctx context.Context, r *Run) error {
+	return Suite{Name: "route/prefix", Brief: "policy prefix: lookups, memory, and a gateway with it", run: func(ctx context.Context, r *Run) error {
 		for _, size := range []int{1 << 10, 16 << 10, 220 << 10} {
 			if err := r.byPrefix(ctx, size); err != nil {
 				return err

@@ -12,12 +12,9 @@ import (
 	"time"
 )
 
-const redisPausedAbout = "Two gateways with a Redis of its own each, for the engines' records, for clients' limits and for what gateways tell each other. One Redis is stopped (SIGSTOP) for five times `-round`, 10 s unless it says otherwise, while the other one is up; in the next round it is the other way about. One client asks one gateway and then the other, again and again, in turns, so that both have the same moments of the machine; gateways, engines and client share one CPU. A round is void unless the gateways' own metrics tell that the one, and only the one, has lost its Redis. **CPU a request** holds all that the gateway does meanwhile. Redis is let go on, and answers again, before the next round begins.\n\n" +
-	"**all rounds** is the quotient of the 99th percentiles of all requests of all rounds, with the interval in which 95 of 100 such quotients lie when the tenths of the rounds are drawn anew (200 draws).\n"
-
 // redisSuite measures what it costs clients that Redis does not answer.
 func redisSuite() Suite {
-	return Suite{Name: "redis/paused", Brief: "99th percentile of requests while Redis is stopped, beside a gateway whose Redis is up", About: redisPausedAbout, run: func(ctx context.Context, r *Run) error {
+	return Suite{Name: "redis/paused", Brief: "p99 of requests while Redis is stopped, beside a gateway whose Redis is up", run: func(ctx context.Context, r *Run) error {
 		if _, err := exec.LookPath("redis-server"); err != nil {
 			r.report.Notes = append(r.report.Notes, "Nothing was measured: redis-server is not installed (`make deps`).")
 			fmt.Fprintln(r.out, "  left out: redis-server is not installed")

@@ -13,15 +13,10 @@ import (
 func replaySuite() Suite {
 	return Suite{
 		Name:  "replay/mooncake",
-		Brief: "a trace of conversations on four modelled engines: split or aggregated, and by which policy",
-		About: fmt.Sprintf(replayAbout, replayCosts, chunkBudget, replayQuick, replaySpeed),
+		Brief: "conversations on four modelled engines: split or aggregated, and by policy",
 		run:   func(ctx context.Context, r *Run) error { return r.replay(ctx) },
 	}
 }
-
-const replayAbout = "Four modelled engines (`bench/modelled*.go`: continuous batching, a prefix cache, links of their own; %s, `bench/costs.json` with its source) serve a trace of conversations, as 1P3D, 2P2D, 3P1D with push, or as four aggregated engines with prefill in chunks of %d tokens. The trace (`-trace FILE` in Mooncake's format, else one of the same shape from a seed) runs %d times as fast as it was recorded, times `-scale`, so that conversations go on within the run, and as many of its conversations are taken as make the rate; requests with one time are spread until the next. They come at their times whatever became of those before (open loop). A request is good with TTFT ≤ 2 s and TPOT ≤ 50 ms; goodput is good requests a second until the last answer has ended. Prompts of more than 25,000 tokens take an engine longer than that, so no fleet serves all well.\n\n" +
-	"**engines alone**: pdrouter's policies (`policies`, least_load) choose for the same engines in their own time, without a router, sockets or a clock; the same on every machine. Three mixes of lengths, and all policies with the first, prefix with its index of prompts, of which a piece is a block of the trace; a round is another choice of conversations, the same for all fleets and policies, with at least twenty of them for policies. TTFT and TPOT have no 99th percentile where a replay has fewer than 100 requests.\n\n" +
-	"**all CPUs**: routers in front of the engines (`pdrouter bench engines`), whose time runs %d times as fast as the clock, and with it the gaps between requests; figures are in the engines' time. So whatever a router, the client or a busy machine takes of the clock counts %[4]d-fold here: `overhead` and `handover` say what a router takes; beside stand the engines alone with the same requests, and the client's ITL stands by the engines'. A replay in which the engines, or the client's sending, were more than 10 ms late at p99 is void and repeated. There is one replay for each six of `-rounds`. Prefix hits are the tokens of prompts found in an engine's prefix cache, of those that one cache without bounds would have had. vllm-router stands beside with push, and with smg beside pull on 2P2D; the modelled engines do not speak sglang-router's protocol, and none of the three is put in front of aggregated engines.\n"
 
 // What is replayed.
 const (

@@ -11,8 +11,6 @@ import (
 	"time"
 )
 
-const streamMemoryAbout = "The memory that an idle stream costs: a router that was started for this round and has served one request, its resident memory, without what it has mapped of files, before 4,000 streams were opened and behind that, each with its first token read by its client and no other in sight. The difference is divided by the streams. Memory of the kernel's sockets is not in it. The CPU time is what the router uses while all of them are idle, in percent of one CPU. The run is void unless every stream is still there at the end and engines count the legs that the router is to make.\n"
-
 // The load of stream/memory.
 const (
 	idleStreams  = 4000

@@ -13,20 +13,16 @@ func streamSuites() []Suite {
 	return []Suite{
 		{
 			Name:  "stream/token",
-			Brief: "CPU time of a relayed token, and how late it comes: 100 streams with a token each 5 ms",
-			About: streamTokenAbout,
+			Brief: "CPU time and delay of a relayed token: 100 streams with a token every 5 ms",
 			run:   func(ctx context.Context, r *Run) error { return r.streamToken(ctx) },
 		},
 		{
 			Name:  "stream/memory",
-			Brief: "memory of an idle stream, of 4,000, and what CPU time they take",
-			About: streamMemoryAbout,
+			Brief: "memory and CPU time of 4,000 idle streams",
 			run:   func(ctx context.Context, r *Run) error { return r.streamMemory(ctx) },
 		},
 	}
 }
-
-const streamTokenAbout = "100 streams of one gateway, each with a token every 5 ms and all out of step, so that each token is an event that comes alone: an engine that sends at once has tokens joined, which hides what one costs. CPU time is that of the router's process between the moment at which every stream has its first token and one before the first of them ends, divided by the tokens that clients have read in between. Tokens carry the time at which the engine wrote them: what is added to the gap between two tokens is its 99th percentile at the client less the same at the engine, and the largest delay is the longest way of one token from engine to client. Nagle's algorithm beside delayed acknowledgements would show there as 40 ms. The run is void unless every stream is whole, with all its tokens and [DONE], and engines count the legs that the router is to make.\n"
 
 // The load of stream/token.
 const (

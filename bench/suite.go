@@ -27,7 +27,6 @@ type Config struct {
 type Suite struct {
 	Name  string // as it is asked for: "overhead/cpu-1k"
 	Brief string // a line of the usage
-	About string // Markdown: what is measured and how
 	run   func(context.Context, *Run) error
 }
 

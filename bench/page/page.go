@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"os"
@@ -17,11 +17,24 @@ import (
 //go:embed page.md
 var pageTemplate string
 
+// methods say what is measured and how, in a file for each family of suites.
+//
+//go:embed methods/*.md
+var methods embed.FS
+
 // page is what the template shows.
 type page struct {
+	Suites   []suite
+	Families []family
+	Charts   []chart
+	Limits   []limited
+}
+
+// family is the suites whose names have the same first word.
+type family struct {
+	Name   string
+	Method string // Markdown
 	Suites []suite
-	Charts []chart
-	Limits []limited
 }
 
 // suite is what bench measures together, and its report.
@@ -41,6 +54,9 @@ func files(data string) (map[string][]byte, error) {
 		p.Suites = append(p.Suites, suite{s, r})
 	}
 	var err error
+	if p.Families, err = p.families(); err != nil {
+		return nil, err
+	}
 	if p.Charts, err = p.charts(); err != nil {
 		return nil, err
 	}
@@ -73,6 +89,24 @@ func (p *page) report(name string) (*bench.Report, error) {
 		}
 	}
 	return nil, fmt.Errorf("no report of %s", name)
+}
+
+// families are those of the suites with a report, in the order of the first of each.
+func (p *page) families() ([]family, error) {
+	var all []family
+	for _, s := range p.Measured() {
+		name, _, _ := strings.Cut(s.Name, "/")
+		i := slices.IndexFunc(all, func(f family) bool { return f.Name == name })
+		if i < 0 {
+			method, err := methods.ReadFile("methods/" + name + ".md")
+			if err != nil {
+				return nil, err
+			}
+			i, all = len(all), append(all, family{Name: name, Method: strings.TrimSpace(string(method))})
+		}
+		all[i].Suites = append(all[i].Suites, s)
+	}
+	return all, nil
 }
 
 // Measured are the suites with a report.
@@ -157,9 +191,6 @@ func (s suite) Reached() string {
 
 // Anchor is the name by which GitHub links to the suite's heading.
 func (s suite) Anchor() string { return strings.ReplaceAll(s.Name, "/", "") }
-
-// Method is what is measured and how, in Markdown.
-func (s suite) Method() string { return strings.TrimSpace(s.About) }
 
 // Settings are the rounds of the run.
 func (s suite) Settings() string {

@@ -65,6 +65,26 @@ func TestRunWritesThePage(t *testing.T) {
 	}
 }
 
+// TestMethodsOfAllSuites: each family of suites has a text, and each text a family.
+func TestMethodsOfAllSuites(t *testing.T) {
+	want := map[string]bool{}
+	for _, s := range bench.Suites() {
+		name, _, _ := strings.Cut(s.Name, "/")
+		want[name+".md"] = true
+	}
+	there, err := methods.ReadDir("methods")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	for _, f := range there {
+		got[f.Name()] = true
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
 // pageOf is a page of one report.
 func pageOf(rows ...bench.Row) *page {
 	return &page{Suites: []suite{{bench.Suite{Name: "overhead/x"}, &bench.Report{Suite: "overhead/x", Rows: rows}}}}
@@ -105,7 +125,7 @@ func TestLimitsExplainWhatIsMissed(t *testing.T) {
 }
 
 func TestRatios(t *testing.T) {
-	want := "| pull | CPU | 2.00–2.00–2.00 µs | floor 0: ×2.00 (2.00–2.00) | ≤ 1.5 × floor: no; ≤ 9 µs: yes |\n"
+	want := "| pull | CPU | 2.00–2.00–2.00 µs | floor 0: ×2.00 (2.00–2.00) | ≤ 1.5 × floor: no; ≤ 9 µs: yes |"
 	if got := pageOf(missing("pull", 2)).Suites[0].Ratios(); !strings.HasSuffix(got, want) {
 		t.Errorf("got %q; want it to end in %q", got, want)
 	}

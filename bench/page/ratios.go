@@ -24,7 +24,7 @@ func (s suite) Ratios() string {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, row.What, ours, beside(row), aims(row))
 	}
-	return b.String()
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // beside lists what stands beside pdrouter in a row.
