@@ -71,7 +71,7 @@ func (push) PrefillMembers(dst []byte, h *Handoff) []byte {
 
 // DecodeMembers name the prefill engine and both ids of the transfer.
 func (push) DecodeMembers(dst []byte, h *Handoff) []byte {
-	dst = append(dst, h.Endpoint.pushMembers...) // up to the opening quote of remote_request_id
+	dst = append(dst, h.Endpoint.pushMembers...) // remote_engine_id, remote_host and the like, up to the opening quote of remote_request_id
 	dst = h.Shape.AppendEngineRequest(dst, h.Request)
 	dst = append(dst, `","transfer_id":"`...)
 	dst = append(dst, h.Transfer...)

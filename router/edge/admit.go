@@ -67,7 +67,7 @@ func (q *request) FanEnded(used exchange.UsedTokens) { q.release(used) }
 
 // release gives back the request's place, and ends its lease of limits with what the request has used. It may be called twice.
 func (q *request) release(used exchange.UsedTokens) {
-	q.slot.Release()
+	q.slot.Release() // the next request that waits gets the place
 	if q.lease != nil {
 		q.lease.Done(used.Total())
 		q.lease = nil
@@ -134,7 +134,7 @@ func (q *request) check(body *clientBody, set func(name, value string)) (e *open
 		if q.route.does == askStored {
 			expected = ExpectedLookup
 		}
-		lease, allowed := limits.Acquire(q.who, expected)
+		lease, allowed := limits.Acquire(q.who, expected) // nil, and nothing is over, if the caller has no limits
 		allowed.setHeaders(set)
 		if lease == nil && allowed.Over != "" {
 			return ofCaller(errOverLimit(allowed), q.who, q.model())

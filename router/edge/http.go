@@ -88,7 +88,7 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 		return srv.reject(c, e)
 	}
 	if rt.does == generate {
-		if f := fanout.Begin(srv.Exchanges, &q.Request, q); f != nil { // nil for one choice
+		if f := fanout.Begin(srv.Exchanges, &q.Request, q); f != nil { // nil unless there are several choices, which engines may serve apart
 			q.fan = f
 			f.WatchClient(conn)
 			f.Run()

@@ -51,7 +51,7 @@ func (x *Exchange) plan() dispatch.Event {
 	x.choice, x.Sum.Phases.Prefill = choice, 0
 	x.makeCurrent(a)
 	x.Sum.Decode = f.Decode[choice.Decode].Name
-	toPrefill, toDecode := x.selection.NotePrompt(choice)
+	toPrefill, toDecode := x.selection.NotePrompt(choice) // 0 and 0 unless the policy looks at prefixes
 	a.prefill.Unread.Store(int64(toPrefill))
 	a.decode.Unread.Store(int64(toDecode))
 	a.decode.Join(x.all.Cancels, x.m.Decode[choice.Decode]) // it counts with its engine from now on, as the pair may have to be waited for
@@ -132,7 +132,7 @@ func (x *Exchange) choose(not fleet.Excluded) (policies.Choice, policies.Fleet) 
 func (x *Exchange) chooseFrom(not fleet.Excluded, busy bool) (policies.Choice, policies.Fleet) {
 	x.selection.Begin(not, busy)
 	q := policies.Request{Model: x.m.Name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable)}
-	x.selection.FindPrompt(x.b)
+	x.selection.FindPrompt(x.b) // does nothing unless the policy looks at prefixes
 	return x.selection.Choose(q)
 }
 
@@ -208,7 +208,7 @@ func (x *Exchange) startPrefill(a *attempt) {
 
 // startDecode runs the decode leg on a goroutine of its own.
 func (x *Exchange) startDecode(a *attempt, req *leg.Request) {
-	req.Retain(x.b)
+	req.Retain(x.b) // its body refers to the client's bytes, until askDecode releases it
 	a.decodeIs = withAsker
 	a.decode.Begin()
 	x.all.Tasks.Add(1)
@@ -217,7 +217,7 @@ func (x *Exchange) startDecode(a *attempt, req *leg.Request) {
 
 // askForDecode asks the attempt's decode engine for the whole answer.
 func (x *Exchange) askForDecode(a *attempt) {
-	x.continuation = x.newContinuation()
+	x.continuation = x.newContinuation() // nil unless the policy lets another engine continue a stream that fails
 	x.startDecode(a, x.decodeRequest(a, x.continuation != nil))
 }
 
@@ -246,7 +246,7 @@ func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	r, conn, l := x.all, x.m.Connector, &a.prefill
 	v := l.AskWhole(&req.Request, int(x.s.Config.Limits.Answer))
 	a.prefillTimer.Stop()
-	l.Observe(x.s.Fleet, v)
+	l.Observe(x.s.Fleet, v) // changes what is known of the engines, not the request; nor do the other Observe calls
 	l.ObservePeer(x.s.Fleet, conn, &a.decode, v)
 	if v != leg.Usable {
 		e := v.PrefillEvent()

@@ -51,7 +51,8 @@ type Exchange struct {
 	caller    Caller
 	branch    bool // of a client's request, which its caller reports
 
-	// What the caller may read, after Run and in Ended. All of it is fixed from Ended on, but for Sum.Transfer, which the report adds.
+	// What the caller may read, after Run and in Ended. All of it is fixed from Ended on, but for Sum.Transfer and
+	// Sum.Phases.Transfer, which the report adds.
 	HasOutcome bool           // there is an outcome
 	Why        reason.Reason  // of the end of a request that failed
 	Reply      Reply          // what the client is to get
@@ -146,7 +147,7 @@ type Reply struct {
 type Parts struct {
 	Log         *slog.Logger
 	Disconnects *disconnect.Watcher
-	Tasks       *background.Tasks // legs may outlive their requests: they end with it
+	Tasks       *background.Tasks // legs may outlive their requests: they end with it. Reserve takes one of limits.background places, GoReserved runs in it
 	Cancels     *upstream.CancelSet
 	Pairs       *fleet.Handshakes
 	Monitor     *monitor.Monitor
@@ -180,7 +181,7 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 	s, m, b, arrived, now := q.ServedBy, q.Model, q.Body, q.Arrived, time.Now()
 	x := &Exchange{d: connector.NewDispatch(m.Connector, s.Config.Limits.Attempts)}
 	x.served = served{all: all, s: s, m: m, b: b, path: q.Path, forwarded: q.Forwarded}
-	b.Retain() // until the exchange is done
+	b.Retain() // keeps the client's bytes (edge.clientBody) until the exchange is done
 	x.caller, x.branch, x.tenant = q.Caller, q.Branch, q.Tenant
 	x.init()
 	x.queue, x.acts = x.queueRoom[:0], x.actRoom[:0]
@@ -201,13 +202,13 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
 	x.selection.Init(s.Fleet, m, b.Shape, q.Pin, q.Adapter)
-	if !all.live.add(x) {
+	if !all.live.add(x) { // the gateway stops
 		x.shutDown()
 	}
 	return x
 }
 
-// WatchClient has the request end when its client leaves.
+// WatchClient has the request end when its client leaves. It watches the socket below conn, while nothing reads from it.
 func (x *Exchange) WatchClient(conn net.Conn) {
 	x.clientWatch, _ = x.all.Disconnects.Watch(conn, func() { x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
 }
@@ -364,7 +365,7 @@ func (x *Exchange) takeAnswer(m envelope) dispatch.Event {
 		x.Reply.Stream = s
 	}
 	x.Sum.Phases.FirstToken = m.at.Sub(x.Sum.Arrived)
-	x.remember(m.a)
+	x.remember(m.a) // does nothing but for /v1/responses
 	return m.e
 }
 

@@ -44,7 +44,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 			x.expect(a)
 		}
 		x.askForDecode(a)
-	case dispatch.DoExpectDecode:
+	case dispatch.DoExpectDecode: // timers and a watch, which change nothing if decode's answer comes in time
 		x.expect(a)
 		if !x.HasOutcome {
 			x.watchLater(a)

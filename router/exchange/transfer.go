@@ -119,7 +119,7 @@ func (x *Exchange) checkDecode(a *attempt) {
 		}()
 		ctx, cancel := context.WithTimeout(r.Tasks.Context(), drainGrace)
 		defer cancel()
-		var l monitor.Load
+		var l monitor.Load // what decode's metrics say: requests at work, and requests that wait for a place or for KV
 		l, said = r.Monitor.Load(ctx, e)
 		atWork = said == monitor.LoadKnown && l.Running > 0 && l.Waiting == 0
 	})

@@ -89,7 +89,7 @@ func (k *Selection) view() (f policies.Fleet, prefill, decode bool) {
 	if k.m.Connector.Traits().Handshakes {
 		f.Pairable = k.pairable
 	}
-	k.filter(&f)
+	k.filter(&f) // changes nothing unless one engine is pinned or an adapter is named
 	return f, prefill, decode
 }
 
