@@ -98,8 +98,8 @@ func (m *missed) String() string {
 	return fmt.Sprintf("`%s`, aim %s: %s at %s %s", m.suite, m.aim, rows, figures, m.unit)
 }
 
-// limits are those that are known. The reasons are of profiles of the runs (perf, strace) on the machine of the page.
-func limits() []limit {
+// knownLimits are those of the page. The reasons are of profiles of the runs (perf, strace) on the machine of the page.
+func knownLimits() []limit {
 	return []limit{
 		{
 			"CPU of a request beside the baseline proxy", `^overhead/cpu-.* floor$`,

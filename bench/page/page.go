@@ -60,7 +60,7 @@ func files(data string) (map[string][]byte, error) {
 	if p.Charts, err = p.charts(); err != nil {
 		return nil, err
 	}
-	if p.Limits, err = p.limits(limits()); err != nil {
+	if p.Limits, err = p.limits(knownLimits()); err != nil {
 		return nil, err
 	}
 	all := map[string][]byte{}
