@@ -201,6 +201,10 @@ func (p *formParser) head() bool {
 			named = true
 		case httpsyntax.IsName(name, "content-type"):
 		case httpsyntax.IsName(name, "content-length"): // of no meaning in a form
+		case httpsyntax.IsName(name, "content-transfer-encoding"):
+			if !isIdentity(bytes.Trim(value, " \t")) {
+				return p.fail("want a part that is not encoded")
+			}
 		default:
 			return p.fail("want no other header field than Content-Disposition and Content-Type")
 		}
@@ -209,6 +213,11 @@ func (p *formParser) head() bool {
 		return p.fail("want a name")
 	}
 	return true
+}
+
+// isIdentity reports whether a Content-Transfer-Encoding leaves the bytes as they are. Forms need none (RFC 7578, 4.7), but clients send it.
+func isIdentity(coding []byte) bool {
+	return httpsyntax.IsName(coding, "binary") || httpsyntax.IsName(coding, "8bit") || httpsyntax.IsName(coding, "7bit")
 }
 
 // disposition reads the value of a part's Content-Disposition.

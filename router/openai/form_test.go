@@ -46,6 +46,17 @@ func TestFormRefused(t *testing.T) {
 	}
 }
 
+// TestFormOfIdentityEncoding reads parts that say that they are not encoded, as clients in Ruby, Dart and older Java do.
+func TestFormOfIdentityEncoding(t *testing.T) {
+	for coding, ok := range map[string]bool{"binary": true, "8bit": true, "7BIT ": true, "": false, "base64": false, "quoted-printable": false, "binary, base64": false} {
+		body := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\nContent-Transfer-Encoding: " + coding + "\r\n\r\ntiny\r\n--b--\r\n"
+		b, e := ParseForm("multipart/form-data; boundary=b", []byte(body), Limits{})
+		if (e == nil) != ok || ok && b.Model != "tiny" {
+			t.Errorf("Content-Transfer-Encoding %q: %+v, %v; want it to be read: %t", coding, b, e, ok)
+		}
+	}
+}
+
 // FuzzForm holds what is read of forms against the standard library's reader: whatever is accepted has the same model there,
 // and what engines get has no transfer parameters and else the same parts.
 func FuzzForm(f *testing.F) {
