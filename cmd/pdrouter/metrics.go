@@ -17,55 +17,55 @@ import (
 type metrics struct {
 	registry *telemetry.Registry
 
-	requests  *prometheus.CounterVec   // model, route, outcome, status
-	decisions *prometheus.CounterVec   // model, reason
-	attempts  *prometheus.CounterVec   // model
-	pairs     *prometheus.CounterVec   // model, prefill, decode, outcome
-	phases    *prometheus.HistogramVec // model, phase
-	ttft      *prometheus.HistogramVec // model, role, engine
-	tokens    *prometheus.CounterVec   // model, kind
-	removed   *prometheus.CounterVec   // model
-	goneOn    *prometheus.CounterVec   // model, result
-	refusals  *prometheus.CounterVec   // status, reason
-	agents    *prometheus.CounterVec   // status, reason
-	admins    *prometheus.CounterVec   // action, status
+	requests       *prometheus.CounterVec   // model, route, outcome, status
+	decisions      *prometheus.CounterVec   // model, reason
+	attempts       *prometheus.CounterVec   // model
+	pairs          *prometheus.CounterVec   // model, prefill, decode, outcome
+	phases         *prometheus.HistogramVec // model, phase
+	ttft           *prometheus.HistogramVec // model, role, engine
+	tokens         *prometheus.CounterVec   // model, kind
+	transferParams *prometheus.CounterVec   // model
+	continuations  *prometheus.CounterVec   // model, result
+	refusals       *prometheus.CounterVec   // status, reason
+	agentRefusals  *prometheus.CounterVec   // status, reason
+	adminRequests  *prometheus.CounterVec   // action, status
 
-	models sync.Map // of *modelSeries, by the model's name
+	models sync.Map // of *modelSeries, by name
 
 	knows func(engine string) bool // whether series of the engine are wanted; nil: of any
 
-	mu   sync.RWMutex
-	ways map[way]*waySeries
+	mu     sync.RWMutex
+	series map[labels]*requestSeries // bounded as the series are
 }
 
-// way is how a request went, as far as it has labels. What bounds the series bounds the ways.
-type way struct {
+// labels are the labels of a finished request.
+type labels struct {
 	model, route, outcome, reason, prefill, decode string
 	status                                         int
 }
 
-// waySeries are the series that requests add to which went one way, found by their labels once.
-type waySeries struct {
+// requestSeries are the series that requests with the same labels add to.
+type requestSeries struct {
 	request, decision prometheus.Counter
-	pair              prometheus.Counter    // nil if they had no engine
-	ttft              []prometheus.Observer // of each engine; nil until one has got a token
+	pair              prometheus.Counter    // nil if the requests had no engine
+	ttft              []prometheus.Observer // of each engine; nil until a request has got a token
 }
 
-// way returns the series of a request like s.
-func (m *metrics) way(s *report.Summary) *waySeries {
-	k := way{s.Model, s.Route, s.Outcome.String(), s.Reason, s.Prefill, s.Decode, s.Status}
+// find returns the series of a finished request.
+func (m *metrics) find(s *report.Summary) *requestSeries {
+	k := labels{s.Model, s.Route, s.Outcome.String(), s.Reason, s.Prefill, s.Decode, s.Status}
 	m.mu.RLock()
-	of := m.ways[k]
+	of := m.series[k]
 	m.mu.RUnlock()
 	if of != nil && (of.ttft != nil || s.Phases.FirstToken == 0) {
 		return of
 	}
-	of = &waySeries{request: m.requests.WithLabelValues(k.model, k.route, k.outcome, strconv.Itoa(k.status)), decision: m.decisions.WithLabelValues(k.model, k.reason)}
+	of = &requestSeries{request: m.requests.WithLabelValues(k.model, k.route, k.outcome, strconv.Itoa(k.status)), decision: m.decisions.WithLabelValues(k.model, k.reason)}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, engine := range []string{k.prefill, k.decode} {
 		if engine != "" && m.knows != nil && !m.knows(engine) {
-			return of // it is gone: forget was called, or will be
+			return of // the engine is gone: forget was called, or will be
 		}
 	}
 	if k.decode != "" {
@@ -77,7 +77,7 @@ func (m *metrics) way(s *report.Summary) *waySeries {
 			of.ttft = append(of.ttft, m.ttft.WithLabelValues(k.model, "prefill", k.prefill))
 		}
 	}
-	m.ways[k] = of
+	m.series[k] = of
 	return of
 }
 
@@ -85,14 +85,14 @@ func (m *metrics) way(s *report.Summary) *waySeries {
 func (m *metrics) forget(engine string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	maps.DeleteFunc(m.ways, func(k way, _ *waySeries) bool { return k.prefill == engine || k.decode == engine })
+	maps.DeleteFunc(m.series, func(k labels, _ *requestSeries) bool { return k.prefill == engine || k.decode == engine })
 	m.pairs.DeletePartialMatch(prometheus.Labels{"prefill": engine})
 	m.pairs.DeletePartialMatch(prometheus.Labels{"decode": engine})
 	m.ttft.DeletePartialMatch(prometheus.Labels{"engine": engine})
 }
 
-// modelSeries are the series of one model that every request adds to. To find them by their labels each time takes ten times as long
-// as to add to them.
+// modelSeries are the series of one model that every request adds to. A lookup by labels takes ten times as long
+// as an addition.
 type modelSeries struct {
 	attempts, prompt, cached, output prometheus.Counter
 	phases                           [len(phaseNames)]prometheus.Observer
@@ -119,20 +119,20 @@ func newMetrics() *metrics {
 		out.Set("pdrouter_build_info", 1, b.Version, b.Commit, b.Go)
 	})
 	m := &metrics{
-		registry:  r,
-		ways:      make(map[way]*waySeries),
-		requests:  r.Counter("pdrouter_requests_total"),
-		decisions: r.Counter("pdrouter_routing_decisions_total"),
-		attempts:  r.Counter("pdrouter_attempts_total"),
-		pairs:     r.Counter("pdrouter_pair_requests_total"),
-		phases:    r.Histogram("pdrouter_request_phase_duration_seconds"),
-		ttft:      r.Histogram("pdrouter_time_to_first_token_seconds"),
-		tokens:    r.Counter("pdrouter_tokens_total"),
-		removed:   r.Counter("pdrouter_client_transfer_params_total"),
-		goneOn:    r.Counter("pdrouter_continuations_total"),
-		refusals:  r.Counter("pdrouter_refusals_total"),
-		agents:    r.Counter("pdrouter_agent_refusals_total"),
-		admins:    r.Counter("pdrouter_admin_requests_total"),
+		registry:       r,
+		series:         make(map[labels]*requestSeries),
+		requests:       r.Counter("pdrouter_requests_total"),
+		decisions:      r.Counter("pdrouter_routing_decisions_total"),
+		attempts:       r.Counter("pdrouter_attempts_total"),
+		pairs:          r.Counter("pdrouter_pair_requests_total"),
+		phases:         r.Histogram("pdrouter_request_phase_duration_seconds"),
+		ttft:           r.Histogram("pdrouter_time_to_first_token_seconds"),
+		tokens:         r.Counter("pdrouter_tokens_total"),
+		transferParams: r.Counter("pdrouter_client_transfer_params_total"),
+		continuations:  r.Counter("pdrouter_continuations_total"),
+		refusals:       r.Counter("pdrouter_refusals_total"),
+		agentRefusals:  r.Counter("pdrouter_agent_refusals_total"),
+		adminRequests:  r.Counter("pdrouter_admin_requests_total"),
 	}
 	m.expectRefusals()
 	return m
@@ -140,34 +140,34 @@ func newMetrics() *metrics {
 
 // observe counts one finished request. It is safe for concurrent use.
 func (m *metrics) observe(s report.Summary) {
-	every, like := m.of(s.Model), m.way(&s)
-	like.request.Inc()
-	like.decision.Inc()
-	every.attempts.Add(float64(s.Attempts))
-	if like.pair != nil {
-		like.pair.Inc()
+	model, labeled := m.of(s.Model), m.find(&s)
+	labeled.request.Inc()
+	labeled.decision.Inc()
+	model.attempts.Add(float64(s.Attempts))
+	if labeled.pair != nil {
+		labeled.pair.Inc()
 	}
 	if s.Continued > 0 {
-		m.goneOn.WithLabelValues(s.Model, "done").Add(float64(s.Continued))
+		m.continuations.WithLabelValues(s.Model, "done").Add(float64(s.Continued))
 	}
 	if s.NotContinued != "" {
-		m.goneOn.WithLabelValues(s.Model, s.NotContinued).Inc()
+		m.continuations.WithLabelValues(s.Model, s.NotContinued).Inc()
 	}
 	for i, took := range spent(s.Phases) {
 		if took >= 0 {
-			every.phases[i].Observe(took.Seconds())
+			model.phases[i].Observe(took.Seconds())
 		}
 	}
 	if s.Phases.FirstToken > 0 {
-		for _, of := range like.ttft {
+		for _, of := range labeled.ttft {
 			of.Observe(s.Phases.FirstToken.Seconds())
 		}
 	}
-	every.prompt.Add(float64(s.PromptTokens))
-	every.cached.Add(float64(s.CachedTokens))
-	every.output.Add(float64(s.OutputTokens))
+	model.prompt.Add(float64(s.PromptTokens))
+	model.cached.Add(float64(s.CachedTokens))
+	model.output.Add(float64(s.OutputTokens))
 	if s.Removed {
-		m.removed.WithLabelValues(s.Model).Inc()
+		m.transferParams.WithLabelValues(s.Model).Inc()
 	}
 }
 
@@ -178,14 +178,14 @@ func (m *metrics) refused(status int, reason string) {
 
 // refusedAgent counts a refused request to the metadata routes.
 func (m *metrics) refusedAgent(status int, reason string) {
-	m.agents.WithLabelValues(strconv.Itoa(status), reason).Inc()
+	m.agentRefusals.WithLabelValues(strconv.Itoa(status), reason).Inc()
 }
 
 // phaseNames are the parts of a request's life, in their order.
 var phaseNames = [...]string{"admit", "queue", "plan", "pair", "prefill", "transfer", "first_token", "stream"}
 
-// spent turns the instants of a request, counted from its arrival, into the time each phase took by itself. A phase
-// that was not reached has a negative time; one that overlaps its forerunner counts from the forerunner's end, at least 0.
+// spent turns the times of a request, counted from its arrival, into the duration of each phase. A phase that was not reached has a
+// negative duration. A phase that overlaps the one before counts from the end of that one, and is at least 0.
 func spent(p report.Phases) [len(phaseNames)]time.Duration {
 	out := [...]time.Duration{p.Admit, p.Queue, p.Plan, p.Pair, p.Prefill, p.Transfer, p.FirstToken, p.Total}
 	last := time.Duration(0)

@@ -29,30 +29,43 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/reclaim"
 	"pdrouter/router/report"
+
+	"github.com/google/go-cmp/cmp"
 )
 
-// TestMetricsExposition: the names, types and labels of all metrics are those of testdata/metrics.txt, which dashboards depend on.
-// -update writes the file.
+// TestMetricsExposition: every metric of the table has a value, and the names, types and labels of all metrics are those of
+// testdata/metrics.txt, which dashboards depend on. -update writes the file.
 func TestMetricsExposition(t *testing.T) {
 	families, err := allMetrics(t).registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got strings.Builder
+	line := func(kind, name string, labels []string) string {
+		return fmt.Sprintf("%s %s{%s}\n", kind, name, strings.Join(slices.Sorted(slices.Values(labels)), ","))
+	}
+	var got, table []string
 	for _, f := range families {
-		if !strings.HasPrefix(f.GetName(), "pdrouter_") {
-			continue
-		}
 		var labels []string
 		for _, l := range f.GetMetric()[0].GetLabel() {
 			labels = append(labels, l.GetName())
 		}
-		slices.Sort(labels)
-		fmt.Fprintf(&got, "%s %s{%s}\n", strings.ToLower(f.GetType().String()), f.GetName(), strings.Join(labels, ","))
+		if strings.HasPrefix(f.GetName(), "pdrouter_") {
+			got = append(got, line(strings.ToLower(f.GetType().String()), f.GetName(), labels))
+		}
+	}
+	for _, s := range telemetry.Subjects() {
+		for _, m := range s.Metrics {
+			table = append(table, line(m.Kind.String(), m.Name, m.Labels))
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(table)
+	if d := cmp.Diff(got, table); d != "" {
+		t.Errorf("values(-) table(+):\n%s", d)
 	}
 	const path = "testdata/metrics.txt"
 	if *update {
-		if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(strings.Join(got, "")), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -60,8 +73,8 @@ func TestMetricsExposition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.String() != string(want) {
-		t.Errorf("got\n%s\nwant\n%s", got.String(), want)
+	if d := cmp.Diff(strings.Join(got, ""), string(want)); d != "" {
+		t.Errorf("got(-) want(+):\n%s", d)
 	}
 }
 
@@ -112,7 +125,7 @@ func allMetrics(t *testing.T) *metrics {
 		PanicModes: []fleet.PanicMode{{Model: "m", Role: "decode"}},
 		PairsOut:   []fleet.PairOut{{Prefill: "p", Decode: "d", State: "open"}},
 	}
-	newAdmin(&admin{requests: m.admins})
+	newAdmin(&admin{requests: m.adminRequests})
 	m.registry.Collect(func(out *telemetry.Scrape) {
 		collectRouter(out, stats)
 		collectLimits(out, limits.Stats{Refused: map[string]uint64{"requests": 1}})

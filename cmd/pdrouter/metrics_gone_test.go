@@ -50,13 +50,13 @@ func TestSeriesOfEnginesThatAreGone(t *testing.T) {
 			m.observe(s)
 		}
 	}
-	var first, firstWays int
+	var first, firstLabels int
 	for i := range 1000 {
 		decode := fmt.Sprint("d", i)
 		present[decode] = true
 		serve(decode)
 		if i == 0 {
-			first, firstWays = len(seriesOf(t, m, "pdrouter_")), len(m.ways)
+			first, firstLabels = len(seriesOf(t, m, "pdrouter_")), len(m.series)
 		}
 		delete(present, decode)
 		m.forget(decode)
@@ -65,8 +65,8 @@ func TestSeriesOfEnginesThatAreGone(t *testing.T) {
 	present["d"] = true
 	serve("d")
 	series := seriesOf(t, m, "pdrouter_")
-	if len(series) != first || len(m.ways) != firstWays {
-		t.Errorf("%d series and %d ways at the end, %d and %d with the first engine:\n%s", len(series), len(m.ways), first, firstWays, strings.Join(series, "\n"))
+	if len(series) != first || len(m.series) != firstLabels {
+		t.Errorf("%d series and %d sets of labels at the end, %d and %d with the first engine:\n%s", len(series), len(m.series), first, firstLabels, strings.Join(series, "\n"))
 	}
 	want := []string{
 		`pdrouter_time_to_first_token_seconds engine="d" model="m" role="decode"`,

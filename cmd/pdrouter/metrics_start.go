@@ -12,14 +12,14 @@ import (
 	"pdrouter/router/reason"
 )
 
-// expect has the series of each model exist at 0 before its first request, as far as their number does not depend on the number of
-// engines. It may be called again.
+// expect makes the series of each model exist at 0 before its first request, without those of its engines and pairs. It may be
+// called again.
 func (m *metrics) expect(models []config.Model) {
 	for _, model := range models {
 		m.of(model.Name)
-		m.removed.WithLabelValues(model.Name)
+		m.transferParams.WithLabelValues(model.Name)
 		for _, result := range []string{"done", "failed", "unsupported"} {
-			m.goneOn.WithLabelValues(model.Name, result)
+			m.continuations.WithLabelValues(model.Name, result)
 		}
 		for _, why := range []policies.Reason{policies.Split, policies.ShortPrompt, policies.NoPrefill, policies.NoPair, policies.Aggregated} {
 			m.decisions.WithLabelValues(model.Name, string(why))
@@ -35,7 +35,7 @@ func (m *metrics) expect(models []config.Model) {
 	}
 }
 
-// usualEnds is how most requests end.
+// usualEnds are the outcomes and statuses that most requests end with.
 var usualEnds = [...]struct {
 	outcome dispatch.Outcome
 	status  int
@@ -47,13 +47,13 @@ var usualEnds = [...]struct {
 	{dispatch.FailedAfter, http.StatusOK},
 }
 
-// expectRefusals has the refusals of both listeners exist at 0, as far as their reason is known.
+// expectRefusals makes the refusals of clients and agents exist at 0.
 func (m *metrics) expectRefusals() {
 	for why := reason.BadFraming; why < reason.NoEngine; why++ {
 		m.refusals.WithLabelValues(strconv.Itoa(why.Status()), why.String())
 	}
 	for why, status := range map[string]string{string(auth.NoCredentials): "401", string(auth.InvalidToken): "401",
 		string(auth.InsufficientScope): "403", "bad_signature": "403", "stale": "409", "store_unavailable": "503"} {
-		m.agents.WithLabelValues(status, why)
+		m.agentRefusals.WithLabelValues(status, why)
 	}
 }

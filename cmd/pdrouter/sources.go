@@ -308,5 +308,5 @@ func (g *gateway) engines(l *loaded) {
 	g.applied.sources = []source{{name, g.sources.merge}} // also for a reload that comes before anything was found
 	g.applied.without = g.sources.without
 	g.applied.told(g.sources.follow)
-	g.adminRoutes = newAdmin(&admin{auth: presentAdmins{g}, sources: g.sources, stats: g.router.Stats, requests: g.meters.admins, log: g.log})
+	g.adminRoutes = newAdmin(&admin{auth: presentAdmins{g}, sources: g.sources, stats: g.router.Stats, requests: g.meters.adminRequests, log: g.log})
 }
