@@ -147,7 +147,8 @@ func (v *State) Refused(now time.Time, asked, least time.Duration) {
 	}
 	pause := LongestRest
 	if least < LongestRest {
-		pause = min(max(asked, least<<(v.refused-1)), LongestRest)
+		doubled := max(0, v.refused-1) // it may have served a request since its rest began
+		pause = min(max(asked, least<<doubled), LongestRest)
 	}
 	if until := now.Add(pause); until.After(v.rest) {
 		v.rest = until

@@ -26,3 +26,23 @@ func TestSlowStart(t *testing.T) {
 		t.Errorf("without slow start: %v", got)
 	}
 }
+
+// TestFault47RefusalsAndSuccessesOfOneMoment has requests that were under way together refused and served in any order, by an engine that
+// rests already: the rest is the shortest again, and nothing panics.
+func TestFault47RefusalsAndSuccessesOfOneMoment(t *testing.T) {
+	const least = 250 * time.Millisecond
+	for _, served := range []func(*State, time.Time){
+		func(v *State, now time.Time) { v.Succeeded(AnswerFailed, now) },
+		func(v *State, now time.Time) { v.SucceededWhole(now) },
+	} {
+		var v State
+		now := time.Unix(1_000_000, 0)
+		v.Refused(now, 0, least)
+		served(&v, now)
+		now = now.Add(least / 2)
+		v.Refused(now, 0, least)
+		if got := v.RetryAfter(now); got != least {
+			t.Errorf("it rests for %v; want %v", got, least)
+		}
+	}
+}
