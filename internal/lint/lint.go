@@ -53,14 +53,17 @@ func Packages() map[string]Package {
 		"router/admission":       {Ours: []string{"router/reason"}},                                                                        // the queue in front of a model, its retry budget
 		"router/fleet/health":    {},                                                                                                       // a leaf: pure values that take the time
 		"router/openai/sse":      {},                                                                                                       // a leaf: cuts a stream into events, knows no event
+		// What agents say to each other, and why it is believed; wiretest is for tests.
+		"kvplane/wire":          {Ours: []string{"kvplane", "kvplane/internal/varint", "kvplane/plan", "kvplane/transfer", "kvplane/transport", "metadata"}},
+		"kvplane/wire/wiretest": {Ours: []string{"kvplane/transport", "kvplane/wire", "metadata"}},
 		// What an engine's scheduler and its ranks tell each other, and what all ranks report as one. kvplane/control: events for the gateway.
 		"kvplane/sched": {Ours: []string{"kvplane", "kvplane/control", "kvplane/internal/alarm", "kvplane/plan", "kvplane/transfer", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
 		// The words of the plane. It does nothing.
 		"kvplane": {Ours: []string{"kvplane/transfer", "metadata"}},
 		// One rank's end of the plane. metadata/client: peers are found through the gateway.
 		"kvplane/agent": {
-			Ours:    []string{"internal/field", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/internal/alarm", "kvplane/internal/procid", "kvplane/internal/varint", "kvplane/memory", "kvplane/plan", "kvplane/sched", "kvplane/transfer", "kvplane/transport", "metadata", "metadata/client"},
-			Outside: []string{"github.com/vmihailenco/msgpack/v5", "golang.org/x/sys"},
+			Ours:    []string{"internal/field", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/internal/alarm", "kvplane/internal/procid", "kvplane/internal/varint", "kvplane/memory", "kvplane/plan", "kvplane/sched", "kvplane/transfer", "kvplane/transport", "kvplane/wire", "metadata", "metadata/client"},
+			Outside: []string{"golang.org/x/sys"},
 		},
 		// How bytes and messages move. An agent knows the interface alone; transporttest is for tests.
 		"kvplane/transport":               {Ours: []string{"kvplane/memory", "kvplane/transfer", "metadata"}},

@@ -15,6 +15,7 @@ import (
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/plan"
 	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -70,14 +71,14 @@ func Open(cfg Config) (*Agent, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	self := cfg.Self
-	self.Version, self.Connector, self.ConnectorVersion = metadata.RecordVersion, "kvplane", strconv.Itoa(channelVersion)
+	self.Version, self.Connector, self.ConnectorVersion = metadata.RecordVersion, "kvplane", strconv.Itoa(wire.Version)
 	self.Agent, self.Transport = self.ID()+"/"+self.Rank.String(), cfg.Transport.Name()
 	self.Process = procid.Self()
 	if self.EngineID == "" {
 		self.EngineID = self.ID()
 	}
-	if len(self.Agent) > maxName {
-		return nil, fmt.Errorf("kvplane: agent name of %d bytes; want at most %d", len(self.Agent), maxName)
+	if len(self.Agent) > plan.MaxName {
+		return nil, fmt.Errorf("kvplane: agent name of %d bytes; want at most %d", len(self.Agent), plan.MaxName)
 	}
 	if err := plan.Check(self); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"pdrouter/kvplane/sched"
 	"pdrouter/kvplane/transport"
 	"pdrouter/kvplane/transport/transporttest"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -121,7 +122,7 @@ func TestFault55KVPlane(t *testing.T) {
 }
 
 // say has an agent send a message to another one, as if its core had.
-func say(t *testing.T, from *rig, rank int, to string, m *message) {
+func say(t *testing.T, from *rig, rank int, to string, m *wire.Message) {
 	t.Helper()
 	done := make(chan bool, 1)
 	w := from.agents[rank].writer
@@ -152,11 +153,11 @@ func TestFault56KVPlane(t *testing.T) {
 		p.fill(id, fromP[0], 12)
 		before := d.agents[0].Status().Dropped
 		p.agents[0].Offer(kvplane.Offer{ID: id, Peer: d.inc, Tokens: 12, Groups: fromP})
-		done := status{state: statusDone, tokens: 12}
+		done := wire.Status{State: wire.Done, Tokens: 12}
 		for range 3 {
-			say(t, p, 0, to, &message{kind: msgDone, seq: 2, status: done})  // its own, early and again
-			say(t, p, 0, to, &message{kind: msgDone, seq: 1, status: done})  // settled long ago
-			say(t, p, 1, to, &message{kind: msgDone, seq: 77, status: done}) // never given
+			say(t, p, 0, to, &wire.Message{Kind: wire.KindDone, Seq: 2, Status: done})  // its own, early and again
+			say(t, p, 0, to, &wire.Message{Kind: wire.KindDone, Seq: 1, Status: done})  // settled long ago
+			say(t, p, 1, to, &wire.Message{Kind: wire.KindDone, Seq: 77, Status: done}) // never given
 		}
 		time.Sleep(100 * time.Millisecond)
 		if got := d.kinds(id); slices.Contains(got, "ready") {

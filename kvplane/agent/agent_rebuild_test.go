@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -260,7 +261,7 @@ func TestUnknownAgentsAreLookedUpRarely(t *testing.T) {
 			if i%2 == 0 {
 				agent += "#7"
 			}
-			body := seal(nil, envelope{from: d.inc, agent: agent + "0", to: p.records[0].Agent}, make([]byte, 64))
+			body := wire.Seal(nil, wire.Envelope{From: d.inc, Agent: agent + "0", To: p.records[0].Agent}, make([]byte, 64))
 			net.mu.Lock()
 			net.ends[p.records[0].Agent].deliverLocked(transport.Incoming{Kind: transport.MessageReceived, Body: body}, hop)
 			net.mu.Unlock()

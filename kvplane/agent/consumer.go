@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -51,7 +52,7 @@ func (s *outbound) keeps() bool { return slices.ContainsFunc(s.queued.all, (*rec
 // verdict is a producer's final word on one number.
 type verdict struct {
 	seq   uint64
-	state statusState
+	state wire.State
 }
 
 // origin is one expected producer of one transfer.
@@ -61,7 +62,7 @@ type origin struct {
 	seq     uint64
 	writes  bool
 	state   originState
-	status  status
+	status  wire.Status
 	drained bool
 	fenced  bool          // nothing that is written for it can land
 	unsent  bool          // no REGISTER of it has ever been sent, so that nothing is ever written for it

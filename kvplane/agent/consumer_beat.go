@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
 )
 
 // pulse is how D keeps a session alive: while anything of it is unsettled it says every Times.Beat what it waits for.
@@ -76,7 +77,7 @@ func (c *consumer) beat(s *outbound) {
 	u.next = c.now + c.times.Beat
 	s.wake = c.now + min(c.times.Lost, c.times.Beat)
 	if !whole {
-		u.turn += maxBeats
+		u.turn += wire.MaxBeats
 		s.wake = c.now + c.times.Resend
 		u.next = s.wake
 		c.emit(effect{do: doDrop, peer: s.peer, drop: dropFull})
@@ -98,15 +99,15 @@ func (c *consumer) lines(s *outbound, from int) bool {
 		case skip > 0:
 			skip--
 			continue
-		case len(c.beats)-from == maxBeats:
+		case len(c.beats)-from == wire.MaxBeats:
 			return false
 		}
-		b := beat{seq: l.seq, id: l.receipt.id}
+		b := wire.Beat{Seq: l.seq, ID: l.receipt.id}
 		switch {
 		case l.receipt.failed(): // asked about, but not to be kept
-			b.id = kvplane.TransferID{}
+			b.ID = kvplane.TransferID{}
 		case l.unsent: // P does not know the number yet
-			b.seq = 0
+			b.Seq = 0
 		}
 		c.beats = append(c.beats, b)
 	}
@@ -117,10 +118,10 @@ func (c *consumer) lines(s *outbound, from int) bool {
 		case skip > 0:
 			skip--
 			continue
-		case len(c.beats)-from == maxBeats:
+		case len(c.beats)-from == wire.MaxBeats:
 			return false
 		}
-		c.beats = append(c.beats, beat{id: r.id})
+		c.beats = append(c.beats, wire.Beat{ID: r.id})
 	}
 	return true
 }
@@ -152,18 +153,18 @@ func (c *consumer) beatAck(e event) {
 		return
 	}
 	c.answered(s)
-	for i := range e.msg.beats {
-		b := &e.msg.beats[i]
-		l := s.links[b.seq]
+	for i := range e.msg.Beats {
+		b := &e.msg.Beats[i]
+		l := s.links[b.Seq]
 		switch {
-		case b.seq == 0:
+		case b.Seq == 0:
 			c.refused(s, b)
 		case l == nil || l.state == originFinal:
-			c.emit(effect{do: doDrop, peer: s.peer, seq: b.seq, drop: dropRepeat}) // it has crossed a STATUS
+			c.emit(effect{do: doDrop, peer: s.peer, seq: b.Seq, drop: dropRepeat}) // it has crossed a STATUS
 		case l.stranger():
-			c.emit(effect{do: doDrop, peer: s.peer, seq: b.seq, drop: dropStranger})
-		case b.status.state > 0:
-			c.word(l, b.status)
+			c.emit(effect{do: doDrop, peer: s.peer, seq: b.Seq, drop: dropStranger})
+		case b.Status.State > 0:
+			c.word(l, b.Status)
 		case l.state != originLost: // P does not know it
 			c.send(l)
 		}
@@ -171,27 +172,27 @@ func (c *consumer) beatAck(e event) {
 }
 
 // refused takes P's word that it does not keep a transfer for which nothing is registered yet.
-func (c *consumer) refused(s *outbound, b *beat) {
-	r := c.receipts[b.id]
-	if r == nil || b.status.state != statusNotBegun {
-		c.emit(effect{do: doDrop, peer: s.peer, id: b.id, drop: dropUnknown})
+func (c *consumer) refused(s *outbound, b *wire.Beat) {
+	r := c.receipts[b.ID]
+	if r == nil || b.Status.State != wire.NotBegun {
+		c.emit(effect{do: doDrop, peer: s.peer, id: b.ID, drop: dropUnknown})
 		return
 	}
 	if r.state == receiptQueued {
 		for _, other := range r.waits {
 			if other == s {
-				c.lapse(r, b.status.reason, "")
+				c.lapse(r, b.Status.Reason, "")
 				return
 			}
 		}
 	}
 	for _, l := range r.links {
 		if l.session == s && l.unsent && l.state != originFinal {
-			c.final(l, b.status)
+			c.final(l, b.Status)
 			return
 		}
 	}
-	c.emit(effect{do: doDrop, peer: s.peer, id: b.id, drop: dropUnknown})
+	c.emit(effect{do: doDrop, peer: s.peer, id: b.ID, drop: dropUnknown})
 }
 
 // bye takes the word of a producer that ends in good order: nothing that it has posted is in progress. What it has
@@ -208,10 +209,10 @@ func (c *consumer) bye(e event) {
 		switch {
 		case !l.in() || l.state == originFinal:
 		case l.began:
-			c.final(l, status{state: statusFailed, reason: kvplane.Closing})
+			c.final(l, wire.Status{State: wire.Failed, Reason: kvplane.Closing})
 		default:
 			l.wary = true
-			c.final(l, status{state: statusNotBegun, reason: kvplane.Closing})
+			c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Closing})
 		}
 	}
 	c.lapseAll(s, kvplane.Closing, "")

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
 )
 
 // up takes the news that a producer can be reached, for the first time or again.
@@ -101,7 +102,7 @@ func (c *consumer) void(s *outbound, e event) {
 		case l.receipt.state == receiptCollect:
 			c.stop(l.receipt, kvplane.Superseded, "")
 		case l.receipt.state == receiptReady || l.unsent: // it could only have notified, or was never asked
-			c.final(l, status{state: statusNotBegun, reason: kvplane.Superseded})
+			c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Superseded})
 		case s.proof || s.sealed || l.fenced:
 			c.dead(l)
 		}
@@ -133,6 +134,6 @@ func (c *consumer) dead(l *origin) {
 			l.fenced = true
 			l.session.mute++
 		}
-		c.final(l, status{state: statusFailed, reason: kvplane.Superseded})
+		c.final(l, wire.Status{State: wire.Failed, Reason: kvplane.Superseded})
 	}
 }

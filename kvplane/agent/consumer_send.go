@@ -1,6 +1,9 @@
 package agent
 
-import "pdrouter/kvplane"
+import (
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
+)
 
 // send says what a transfer wants of a producer: to write, or to stop.
 func (c *consumer) send(l *origin) {
@@ -34,7 +37,7 @@ func (c *consumer) recall(l *origin) {
 	}
 	switch {
 	case l.session.void:
-		c.final(l, status{state: statusNotBegun, reason: kvplane.Superseded})
+		c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Superseded})
 	case l.session.down:
 		l.state = originLost
 		l.wake = max(c.now+1, l.heard+c.times.Wait+c.times.Lease)

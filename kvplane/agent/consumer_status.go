@@ -3,6 +3,7 @@ package agent
 import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/internal/alarm"
+	"pdrouter/kvplane/wire"
 )
 
 // status takes a producer's word.
@@ -18,8 +19,8 @@ func (c *consumer) status(e event) {
 	case e.seq > s.last || e.seq == 0 || l != nil && l.stranger():
 		c.drop(e, dropStranger)
 	case l == nil || l.state == originFinal: // the first final word stands
-		switch st, past := e.msg.status.state, s.past[e.seq%uint64(len(s.past))]; {
-		case st.final() && past.seq == e.seq && past.state != st:
+		switch st, past := e.msg.Status.State, s.past[e.seq%uint64(len(s.past))]; {
+		case st.Final() && past.seq == e.seq && past.state != st:
 			c.drop(e, dropConflict)
 		case e.seq < s.floor:
 			c.drop(e, dropFloor)
@@ -28,23 +29,23 @@ func (c *consumer) status(e event) {
 		}
 		c.emit(effect{do: doFloor, peer: e.peer, seq: e.seq})
 	default:
-		c.word(l, e.msg.status)
+		c.word(l, e.msg.Status)
 	}
 }
 
 // word takes what a producer says of a number that is not final yet.
-func (c *consumer) word(l *origin, st status) {
+func (c *consumer) word(l *origin, st wire.Status) {
 	l.since, l.heard = 0, c.now
-	if st.state.final() {
-		l.session.past[l.seq%uint64(len(l.session.past))] = verdict{l.seq, st.state}
+	if st.State.Final() {
+		l.session.past[l.seq%uint64(len(l.session.past))] = verdict{l.seq, st.State}
 		c.final(l, st)
 		return
 	}
-	l.began = l.began || st.state == statusWriting
+	l.began = l.began || st.State == wire.Writing
 	if l.state == originSent || l.state == originLost && !l.receipt.failed() {
 		l.state, l.wake = originAcked, 0
 	}
-	if r := l.receipt; r.state == receiptCollect && st.state >= statusPairing && !r.begun {
+	if r := l.receipt; r.state == receiptCollect && st.State >= wire.Pairing && !r.begun {
 		r.begun = true
 		r.wake = c.now + c.times.Deadline
 		c.timers.Set(r)
@@ -52,13 +53,13 @@ func (c *consumer) word(l *origin, st status) {
 }
 
 // final settles a producer with P's last word, or with what stands for it.
-func (c *consumer) final(l *origin, st status) {
+func (c *consumer) final(l *origin, st wire.Status) {
 	l.state, l.status, l.wake, l.held = originFinal, st, 0, false
 	r := l.receipt
 	if l.fenced {
 		l.session.mute--
 	}
-	l.drained = r.state == receiptReady || l.fenced || l.unsent || st.state != statusFailed && !l.wary
+	l.drained = r.state == receiptReady || l.fenced || l.unsent || st.State != wire.Failed && !l.wary
 	if l.drained {
 		delete(l.session.links, l.seq)
 	}
@@ -67,11 +68,11 @@ func (c *consumer) final(l *origin, st status) {
 	switch {
 	case r.state != receiptCollect:
 		c.check(r)
-	case st.state != statusDone:
-		c.stop(r, st.reason, st.detail)
+	case st.State != wire.Done:
+		c.stop(r, st.Reason, st.Detail)
 	default:
-		if st.tokens > 0 && (r.tokens == 0 || st.tokens < r.tokens) {
-			r.tokens = st.tokens
+		if st.Tokens > 0 && (r.tokens == 0 || st.Tokens < r.tokens) {
+			r.tokens = st.Tokens
 		}
 		c.check(r)
 	}
@@ -113,7 +114,7 @@ func (r *receipt) counted() (k, n int) {
 			continue
 		}
 		n++
-		if l.state == originFinal && l.status.state == statusDone {
+		if l.state == originFinal && l.status.State == wire.Done {
 			k++
 		}
 	}
@@ -214,7 +215,7 @@ func (c *consumer) alarmOrigin(l *origin) {
 	switch {
 	case l.unsent && l.receipt.failed() && c.now-l.heard >= c.times.Wait+c.times.Lease:
 		if l.state != originFinal { // nobody has answered for so long that nobody will
-			c.final(l, status{state: statusNotBegun, reason: kvplane.Cancelled})
+			c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled})
 		}
 	case l.state == originSent || l.state == originCancelled:
 		c.resend(l)
@@ -242,7 +243,7 @@ func (c *consumer) alarmReceipt(r *receipt) {
 	case receiptReady: // only those that never write are left; nothing hangs on them
 		for _, l := range r.links {
 			if l.state != originFinal {
-				c.final(l, status{state: statusNotBegun, reason: kvplane.Deadline})
+				c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Deadline})
 			}
 		}
 	case receiptSafe:

@@ -5,6 +5,7 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/internal/alarm"
+	"pdrouter/kvplane/wire"
 )
 
 // core is what producer and consumer have in common: the step that they are in, and what they keep beyond it.
@@ -12,7 +13,7 @@ type core struct {
 	times   kvplane.Times
 	timers  alarm.Timers
 	closing bool
-	beats   []beat // sent in this step
+	beats   []wire.Beat // sent in this step
 	out     []effect
 	now     time.Duration
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire/wiretest"
 	"pdrouter/metadata"
 )
 
@@ -20,7 +21,7 @@ func TestRecordsOfForeignAgents(t *testing.T) {
 			inBubble(t, newFakeNet(), 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
 				whole(t, p, d) // d knows p
 				forged := p.records[0]
-				forged.Engine, forged.Key = "x", newParty(t, "x", 1, true).record.Key
+				forged.Engine, forged.Key = "x", wiretest.New(t, "x", 1, true).Record.Key
 				forged.Agent = alias(p.records[0])
 				dir.mu.Lock()
 				dir.records["x"] = []metadata.Record{forged}
@@ -43,7 +44,7 @@ func TestRecordsOfForeignAgents(t *testing.T) {
 // TestReleaseOfTwins: a peer that is forgotten takes nobody else's name with it.
 func TestReleaseOfTwins(t *testing.T) {
 	w, _ := restless(t)
-	r := newParty(t, "p", 1, false).record
+	r := wiretest.New(t, "p", 1, false).Record
 	old := w.addPeer(r)
 	next := w.addPeer(r)
 	old.gone = true
@@ -56,9 +57,9 @@ func TestReleaseOfTwins(t *testing.T) {
 // TestFoundNamesTakenAgents: records that name an agent which is known are refused as a whole.
 func TestFoundNamesTakenAgents(t *testing.T) {
 	w, _ := restless(t)
-	known := newParty(t, "p", 1, false).record
+	known := wiretest.New(t, "p", 1, false).Record
 	p := w.addPeer(known)
-	other := newParty(t, "x", 1, false).record
+	other := wiretest.New(t, "x", 1, false).Record
 	other.Agent = known.Agent
 	w.engines[other.Incarnation] = &engine{}
 	w.found(other.Incarnation, []metadata.Record{other}, nil)

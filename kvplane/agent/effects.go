@@ -1,6 +1,9 @@
 package agent
 
-import "pdrouter/kvplane/transport"
+import (
+	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/wire"
+)
 
 // do carries out one effect.
 func (w *writer) do(x *effect) {
@@ -26,11 +29,11 @@ func (w *writer) do(x *effect) {
 	}
 	switch x.do {
 	case doStatus:
-		w.send(p, &message{kind: msgStatus, seq: x.seq, status: x.status})
+		w.send(p, &wire.Message{Kind: wire.KindStatus, Seq: x.seq, Status: x.status})
 	case doRegister:
-		m := &message{
-			kind: msgRegister, seq: x.seq, id: x.id, need: x.expect.Need, groups: x.expect.Groups,
-			ticket: x.expect.Ticket, hash: x.expect.Hash, wait: x.wait,
+		m := &wire.Message{
+			Kind: wire.KindRegister, Seq: x.seq, ID: x.id, Need: x.expect.Need, Groups: x.expect.Groups,
+			Ticket: x.expect.Ticket, Hash: x.expect.Hash, Wait: x.wait,
 		}
 		if p.admitted == 0 || w.now()-p.admitted >= w.cfg.Times.Resend/2 {
 			w.send(p, m)
@@ -40,7 +43,7 @@ func (w *writer) do(x *effect) {
 			w.doubt(p)
 		}
 	case doCancel:
-		w.send(p, &message{kind: msgCancel, seq: x.seq, id: x.id, why: x.reason.String()})
+		w.send(p, &wire.Message{Kind: wire.KindCancel, Seq: x.seq, ID: x.id, Why: x.reason.String()})
 		if x.k > 0 {
 			w.doubt(p)
 		}
@@ -51,11 +54,11 @@ func (w *writer) do(x *effect) {
 		}
 		p.settled = append(p.settled, x.seq)
 	case doBeat:
-		w.send(p, &message{kind: msgBeat, beats: x.beats})
+		w.send(p, &wire.Message{Kind: wire.KindBeat, Beats: x.beats})
 	case doBeatAck:
-		w.send(p, &message{kind: msgBeatAck, beats: x.beats})
+		w.send(p, &wire.Message{Kind: wire.KindBeatAck, Beats: x.beats})
 	case doBye:
-		w.send(p, &message{kind: msgBye})
+		w.send(p, &wire.Message{Kind: wire.KindBye})
 	case doFence:
 		w.fence(p)
 	case doAdmit:
@@ -74,7 +77,7 @@ func (w *writer) do(x *effect) {
 }
 
 // send seals a message and gives it to the transport. What is lost is sent again by whoever waits for the answer.
-func (w *writer) send(p *peer, m *message) {
+func (w *writer) send(p *peer, m *wire.Message) {
 	if p.gone {
 		return
 	}
@@ -83,7 +86,7 @@ func (w *writer) send(p *peer, m *message) {
 		return
 	}
 	if s := w.consumer.sessions[p.id]; s != nil {
-		m.floor = s.floor
+		m.Floor = s.floor
 	}
 	w.active = w.now()
 	w.spoke, p.used = w.active, w.active
@@ -93,10 +96,10 @@ func (w *writer) send(p *peer, m *message) {
 	}
 }
 
-func (w *writer) seal(p *peer, m *message) []byte {
-	w.body = appendMessage(w.body[:0], m)
-	w.sealed = seal(w.sealed[:0], envelope{from: w.self.Incarnation, agent: w.self.Agent, to: p.record.Agent}, w.body)
-	w.sealed = p.session.sign(w.sealed) // there is one with whoever is connected
+func (w *writer) seal(p *peer, m *wire.Message) []byte {
+	w.body = wire.Append(w.body[:0], m)
+	w.sealed = wire.Seal(w.sealed[:0], wire.Envelope{From: w.self.Incarnation, Agent: w.self.Agent, To: p.record.Agent}, w.body)
+	w.sealed = p.session.Sign(w.sealed) // there is one with whoever is connected
 	return w.sealed
 }
 
@@ -104,14 +107,14 @@ func (w *writer) seal(p *peer, m *message) []byte {
 func (w *writer) tellSettled() {
 	for _, p := range w.tell {
 		p.owed = false
-		m := &message{kind: msgFloor}
+		m := &wire.Message{Kind: wire.KindFloor}
 		floor := uint64(0)
 		if s := w.consumer.sessions[p.id]; s != nil {
 			floor = s.floor
 		}
 		for _, seq := range p.settled {
-			if seq >= floor && len(m.settled) < maxSettled {
-				m.settled = append(m.settled, seq)
+			if seq >= floor && len(m.Settled) < wire.MaxSettled {
+				m.Settled = append(m.Settled, seq)
 			}
 		}
 		p.settled = p.settled[:0]

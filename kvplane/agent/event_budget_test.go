@@ -9,47 +9,49 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/wire"
+	"pdrouter/kvplane/wire/wiretest"
 	"pdrouter/metadata"
 )
 
-// wire is one end of a transport between two owners that a test runs by hand. It allocates nothing of its own once it
+// memoryWire is one end of a transport between two owners that a test runs by hand. It allocates nothing of its own once it
 // has been used.
-type wire struct {
-	far     *wire
+type memoryWire struct {
+	far     *memoryWire
 	name    string
 	in      []transport.Incoming
 	buffers [64][]byte // of messages; an owner keeps none of them once it has taken it in
 	next    int
-	last    map[messageKind][]byte // what was said last, by its kind
+	last    map[wire.Kind][]byte // what was said last, by its kind
 }
 
-func (t *wire) Name() string                                         { return "wire" }
-func (t *wire) Open(string, []memory.Region) ([]byte, string, error) { return nil, "", nil }
-func (t *wire) Connect(metadata.Record) error                        { return nil }
-func (t *wire) Disconnect(string)                                    {}
-func (t *wire) Wake() <-chan struct{}                                { return nil }
-func (t *wire) Polled() bool                                         { return false }
-func (t *wire) Close() error                                         { return nil }
-func (t *wire) deliver(in transport.Incoming)                        { t.in = append(t.in, in) }
+func (t *memoryWire) Name() string                                         { return "wire" }
+func (t *memoryWire) Open(string, []memory.Region) ([]byte, string, error) { return nil, "", nil }
+func (t *memoryWire) Connect(metadata.Record) error                        { return nil }
+func (t *memoryWire) Disconnect(string)                                    {}
+func (t *memoryWire) Wake() <-chan struct{}                                { return nil }
+func (t *memoryWire) Polled() bool                                         { return false }
+func (t *memoryWire) Close() error                                         { return nil }
+func (t *memoryWire) deliver(in transport.Incoming)                        { t.in = append(t.in, in) }
 
-func (t *wire) Send(_ string, body []byte) error {
+func (t *memoryWire) Send(_ string, body []byte) error {
 	b := &t.buffers[t.next%len(t.buffers)]
 	t.next++
 	*b = append((*b)[:0], body...)
-	if l, err := unseal(*b); err == nil && t.last != nil {
-		kind := messageKind(l.body[0])
+	if l, err := wire.Unseal(*b); err == nil && t.last != nil {
+		kind := wire.Kind(l.Body[0])
 		t.last[kind] = append(t.last[kind][:0], body...)
 	}
 	t.far.deliver(transport.Incoming{Kind: transport.MessageReceived, Agent: t.name, Body: *b})
 	return nil
 }
 
-func (t *wire) Write(agent string, id uint64, _ []kvplane.Range, notify []byte) error {
+func (t *memoryWire) Write(agent string, id uint64, _ []kvplane.Range, notify []byte) error {
 	t.deliver(transport.Incoming{Kind: transport.WriteEnded, Agent: agent, ID: id})
 	return t.Send(agent, notify)
 }
 
-func (t *wire) Poll(out []transport.Incoming) []transport.Incoming {
+func (t *memoryWire) Poll(out []transport.Incoming) []transport.Incoming {
 	out = append(out, t.in...)
 	t.in = t.in[:0]
 	return out
@@ -58,7 +60,7 @@ func (t *wire) Poll(out []transport.Incoming) []transport.Incoming {
 // duo is P's and D's owner, run by hand on one clock.
 type duo struct {
 	p, d    *writer
-	pt, dt  *wire
+	pt, dt  *memoryWire
 	now     time.Duration
 	next    int
 	ready   int
@@ -69,7 +71,7 @@ type duo struct {
 func newDuo(t *testing.T) *duo {
 	t.Helper()
 	x := &duo{now: time.Second}
-	x.pt, x.dt = &wire{name: "p@1/0/0/0", last: map[messageKind][]byte{}}, &wire{name: "d@1/0/0/0", last: map[messageKind][]byte{}}
+	x.pt, x.dt = &memoryWire{name: "p@1/0/0/0", last: map[wire.Kind][]byte{}}, &memoryWire{name: "d@1/0/0/0", last: map[wire.Kind][]byte{}}
 	x.pt.far, x.dt.far = x.dt, x.pt
 	var records [2]metadata.Record
 	var owners [2]*writer
@@ -84,8 +86,8 @@ func newDuo(t *testing.T) *duo {
 		}
 	}
 	for i, name := range []string{"p", "d"} {
-		key, agree := fakeKey(name)
-		at := []*wire{x.pt, x.dt}[i]
+		key, agree := wiretest.FakeKey(name)
+		at := []*memoryWire{x.pt, x.dt}[i]
 		records[i] = metadata.Record{
 			Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: name, Generation: 1}, Role: []metadata.Role{metadata.Prefill, metadata.Decode}[i],
 			Size: metadata.Rank{DP: 1, PP: 1, TP: 1}, Connector: "kvplane", Compatibility: "x", Transport: "wire", Agent: at.name, EngineID: name + "@1", Key: key,
@@ -147,9 +149,9 @@ func TestEventBudget(t *testing.T) {
 	e.ID = kvplane.TransferID{0: 2}
 	x.d.expect(e) // registered, and waits for its offer
 	x.settle()
-	register, status := x.dt.last[msgRegister], x.pt.last[msgStatus]
+	register, status := x.dt.last[wire.KindRegister], x.pt.last[wire.KindStatus]
 	x.pt.last, x.dt.last = nil, nil
-	again := func(to *writer, at *wire, body []byte) func() {
+	again := func(to *writer, at *memoryWire, body []byte) func() {
 		return func() {
 			at.deliver(transport.Incoming{Kind: transport.MessageReceived, Agent: at.far.name, Body: body})
 			to.pass()

@@ -11,6 +11,7 @@ import (
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/memory/view"
 	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -126,11 +127,11 @@ func (t *fakeTransport) Send(agent string, body []byte) error {
 }
 
 func kindOf(sealed []byte) string {
-	l, err := unseal(sealed)
-	if err != nil || len(l.body) == 0 {
+	l, err := wire.Unseal(sealed)
+	if err != nil || len(l.Body) == 0 {
 		return "malformed"
 	}
-	return map[messageKind]string{msgRegister: "register", msgStatus: "status", msgDone: "done", msgCancel: "cancel", msgFloor: "floor", msgBeat: "beat", msgBeatAck: "beatack", msgBye: "bye"}[messageKind(l.body[0])]
+	return map[wire.Kind]string{wire.KindRegister: "register", wire.KindStatus: "status", wire.KindDone: "done", wire.KindCancel: "cancel", wire.KindFloor: "floor", wire.KindBeat: "beat", wire.KindBeatAck: "beatack", wire.KindBye: "bye"}[wire.Kind(l.Body[0])]
 }
 
 func (t *fakeTransport) sendLocked(far *fakeTransport, body []byte) {

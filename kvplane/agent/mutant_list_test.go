@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -45,7 +46,7 @@ func mutantRawCount(_ *sim, n *simNode, core applier) applier {
 	seen := map[registrationKey]bool{}
 	return func(q queued, out []effect) []effect {
 		e := &q.event
-		if !q.producer && e.kind == evStatus && e.msg.status.state == statusDone {
+		if !q.producer && e.kind == evStatus && e.msg.Status.State == wire.Done {
 			k := registrationKey{e.peer, e.seq}
 			if r := n.w.consumer.receipts[ids[k]]; seen[k] && r != nil {
 				for _, l := range r.links {
@@ -181,7 +182,7 @@ func mutantNoFloor(_ *sim, n *simNode, core applier) applier {
 		if e := &q.event; q.producer && e.kind == evRegister {
 			if s := n.w.producer.sessions[e.peer]; s != nil && e.seq < s.floor {
 				m := *e.msg
-				m.floor, s.floor, s.low = 0, 0, 0
+				m.Floor, s.floor, s.low = 0, 0, 0
 				e.msg = &m
 			}
 		}
@@ -228,10 +229,10 @@ func mutantAlign(s *sim, n *simNode, core applier) applier {
 			}
 			p, d := n.run.engine.shape.logical, s.byID[x.id].d.engine.shape.logical
 			m := *x.msg
-			m.groups = slices.Clone(m.groups)
-			for g := range m.groups {
+			m.Groups = slices.Clone(m.Groups)
+			for g := range m.Groups {
 				end := x.offer.Groups[g].First + len(x.offer.Groups[g].Blocks)*p
-				m.groups[g].First = max(0, end-len(m.groups[g].Blocks)*d)
+				m.Groups[g].First = max(0, end-len(m.Groups[g].Blocks)*d)
 			}
 			x.msg = &m
 		}

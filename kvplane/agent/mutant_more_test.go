@@ -6,6 +6,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/sched"
 	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/wire"
 )
 
 // simRepost is a transport that posts a failed write once more.
@@ -87,7 +88,7 @@ func mutantCountTwice(_ *sim, n *simNode, core applier) applier {
 		if q.producer && e.kind == evRegister {
 			if s := p.sessions[e.peer]; s != nil {
 				r := s.regs[e.seq]
-				repeated = r != nil && r.state == regEnded && r.status.state == statusDone
+				repeated = r != nil && r.state == regEnded && r.status.State == wire.Done
 			}
 		}
 		out = core(q, out)
@@ -107,9 +108,9 @@ func mutantCountTwice(_ *sim, n *simNode, core applier) applier {
 // mutantFailedNoDrain takes a failed write for one that was never begun.
 func mutantFailedNoDrain(_ *sim, _ *simNode, core applier) applier {
 	return func(q queued, out []effect) []effect {
-		if e := &q.event; !q.producer && e.kind == evStatus && e.msg.status.state == statusFailed {
+		if e := &q.event; !q.producer && e.kind == evStatus && e.msg.Status.State == wire.Failed {
 			m := *e.msg
-			m.status.state = statusNotBegun
+			m.Status.State = wire.NotBegun
 			e.msg = &m
 		}
 		return core(q, out)
@@ -123,7 +124,7 @@ func mutantNotBegun(_ *sim, n *simNode, core applier) applier {
 		e := &q.event
 		if s := n.w.producer.sessions[e.peer]; q.producer && e.kind == evCancel && s != nil {
 			if r := s.regs[e.seq]; r != nil && r.state == regWriting {
-				out = append(out, effect{do: doStatus, peer: e.peer, seq: e.seq, id: e.id, status: status{state: statusNotBegun, reason: kvplane.Cancelled}})
+				out = append(out, effect{do: doStatus, peer: e.peer, seq: e.seq, id: e.id, status: wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}})
 			}
 		}
 		return out
@@ -172,9 +173,9 @@ func mutantRefused(_ *sim, n *simNode, core applier) applier {
 
 // mutantDenied answers for a write that has failed as if it had never begun.
 func mutantDenied(_ *sim, _ *simNode, core applier) applier {
-	deny := func(st *status) {
-		if st.state == statusFailed {
-			st.state = statusNotBegun
+	deny := func(st *wire.Status) {
+		if st.State == wire.Failed {
+			st.State = wire.NotBegun
 		}
 	}
 	return func(q queued, out []effect) []effect {
@@ -182,7 +183,7 @@ func mutantDenied(_ *sim, _ *simNode, core applier) applier {
 		for i := range out {
 			deny(&out[i].status)
 			for j := range out[i].beats {
-				deny(&out[i].beats[j].status)
+				deny(&out[i].beats[j].Status)
 			}
 		}
 		return out

@@ -10,6 +10,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/plan"
 	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -27,7 +28,7 @@ type peer struct {
 	doubted   time.Duration // when its engine was last looked up again
 	settled   []uint64      // numbers that it must be told are settled
 	owed      bool          // it must be told the floor
-	session   *session      // nil until there was something to sign or to verify
+	session   *wire.Session // nil until there was something to sign or to verify
 	keyless   error         // why there is no session and never will be
 	room      []int         // blocks of its record, by group; nil until it has registered some
 	admitted  time.Duration // when a fence around it was last opened; 0 is never
@@ -56,7 +57,7 @@ type engine struct {
 // parked is a message of an agent whose record is not here yet.
 type parked struct {
 	at     time.Duration
-	letter letter
+	letter wire.Letter
 }
 
 // Bounds on what strangers may make an agent remember.

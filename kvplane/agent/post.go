@@ -7,6 +7,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/plan"
 	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/wire"
 )
 
 // slowPost is how long planning and posting a write may take before that is logged: the owner does nothing else
@@ -28,7 +29,7 @@ func (w *writer) write(p *peer, x *effect) {
 		p.plan, err = plan.New(w.self, p.record, w.cfg.Allow)
 	}
 	if err == nil {
-		w.ranges, err = p.plan.Plan(w.ranges[:0], x.offer.Tokens, x.msg.need, x.offer.Groups, x.msg.groups)
+		w.ranges, err = p.plan.Plan(w.ranges[:0], x.offer.Tokens, x.msg.Need, x.offer.Groups, x.msg.Groups)
 	}
 	if err != nil {
 		var r *plan.Refusal
@@ -51,7 +52,7 @@ func (w *writer) write(p *peer, x *effect) {
 	err = w.submit(p, x)
 	if took := w.now() - began; took > slowPost {
 		w.stats.SlowPosts++
-		w.log.Warn("kvplane: slow submission", "transfer", x.id, "peer", p.record.Agent, "blocks", blocks(x.msg.groups),
+		w.log.Warn("kvplane: slow submission", "transfer", x.id, "peer", p.record.Agent, "blocks", blocks(x.msg.Groups),
 			"ranges", len(w.ranges), "bytes", o.bytes, "took", took)
 	}
 	if err != nil {
@@ -76,7 +77,7 @@ func reasonOf(r *plan.Refusal) kvplane.Reason {
 
 // submit gives the planned write to the transport: as places, where it has been told them and they are the cheaper.
 func (w *writer) submit(p *peer, x *effect) error {
-	done := w.seal(p, &message{kind: msgDone, seq: x.seq, status: status{state: statusDone, tokens: x.offer.Tokens}})
+	done := w.seal(p, &wire.Message{Kind: wire.KindDone, Seq: x.seq, Status: wire.Status{State: wire.Done, Tokens: x.offer.Tokens}})
 	t, ok := w.cfg.Transport.(transport.Preparer)
 	if ok && p.plan.Copies() <= mergedPays*len(w.ranges) {
 		local, remote := p.plan.Places()
@@ -88,7 +89,7 @@ func (w *writer) submit(p *peer, x *effect) error {
 		return w.cfg.Transport.Write(p.record.Agent, w.lastID, w.ranges, done)
 	}
 	var err error
-	w.local, w.remote, err = p.plan.PlanPlaces(w.local[:0], w.remote[:0], x.offer.Tokens, x.msg.need, x.offer.Groups, x.msg.groups)
+	w.local, w.remote, err = p.plan.PlanPlaces(w.local[:0], w.remote[:0], x.offer.Tokens, x.msg.Need, x.offer.Groups, x.msg.Groups)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/internal/alarm"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -49,11 +50,11 @@ type registration struct {
 	from    *inbound
 	given   *given
 	state   regState
-	status  status   // what D is told
-	beaten  regState // what the last answer to a BEAT has said
-	msg     *message // until it has ended
-	asked   bool     // its REGISTER is here
-	digest  [16]byte // of that
+	status  wire.Status   // what D is told
+	beaten  regState      // what the last answer to a BEAT has said
+	msg     *wire.Message // until it has ended
+	asked   bool          // its REGISTER is here
+	digest  [16]byte      // of that
 	wake    time.Duration
 	again   backoff
 	until   time.Duration // the final status is sent again until then
@@ -187,7 +188,7 @@ func (p *producer) alarm(who alarm.Waiter) {
 		v.wake = 0
 		switch v.state {
 		case regWaiting:
-			p.end(v, status{state: statusNotBegun, reason: kvplane.NoOffer}, true)
+			p.end(v, wire.Status{State: wire.NotBegun, Reason: kvplane.NoOffer}, true)
 		case regWriting:
 			if !v.unheard && v.seq >= v.from.floor {
 				p.answer(v)

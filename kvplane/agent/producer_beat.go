@@ -1,54 +1,57 @@
 package agent
 
-import "pdrouter/kvplane"
+import (
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
+)
 
 // beat takes what D still waits for: it extends the leases of these transfers, and is answered with what D may have
 // missed. The answer is sent even if it is empty, for it also says that this agent lives.
 func (p *producer) beat(e event) {
 	s := p.session(e)
-	p.raise(s, e.msg.floor)
-	for i := range e.msg.beats {
-		p.pulse(s, &e.msg.beats[i])
+	p.raise(s, e.msg.Floor)
+	for i := range e.msg.Beats {
+		p.pulse(s, &e.msg.Beats[i])
 	}
 	p.emit(effect{do: doBeatAck, peer: s.peer, beats: p.beats})
 }
 
 // pulse takes one line of a beat and adds its answer where there is one.
-func (p *producer) pulse(s *inbound, b *beat) {
-	answer := beat{seq: b.seq, id: b.id}
-	g := p.given[b.id] // of a transfer that D has given up the id is zero: nothing is kept for it
+func (p *producer) pulse(s *inbound, b *wire.Beat) {
+	answer := wire.Beat{Seq: b.Seq, ID: b.ID}
+	g := p.given[b.ID] // of a transfer that D has given up the id is zero: nothing is kept for it
 	if g != nil {
 		p.extend(g, s)
 	}
-	if b.seq == 0 { // queued on D: only bad news is worth a word
+	if b.Seq == 0 { // queued on D: only bad news is worth a word
 		switch {
 		case g != nil && g.state >= givenDraining:
-			answer.status = status{state: statusNotBegun, reason: g.late()}
+			answer.Status = wire.Status{State: wire.NotBegun, Reason: g.late()}
 		case p.closing:
-			answer.status = status{state: statusNotBegun, reason: kvplane.Closing}
+			answer.Status = wire.Status{State: wire.NotBegun, Reason: kvplane.Closing}
 		default:
 			return
 		}
 		p.beats = append(p.beats, answer)
 		return
 	}
-	r := s.regs[b.seq]
+	r := s.regs[b.Seq]
 	switch {
-	case r == nil && b.seq < s.floor:
+	case r == nil && b.Seq < s.floor:
 		return // a late one
-	case r == nil && (b.seq < s.low || p.closing):
-		answer.status = s.forgotten(b.seq)
-		if p.closing && b.seq >= s.low {
-			answer.status.reason = kvplane.Closing
+	case r == nil && (b.Seq < s.low || p.closing):
+		answer.Status = s.forgotten(b.Seq)
+		if p.closing && b.Seq >= s.low {
+			answer.Status.Reason = kvplane.Closing
 		}
 	case r == nil: // D sends it again
-	case r.given != g && b.id != kvplane.TransferID{}:
-		p.emit(effect{do: doDrop, peer: s.peer, seq: b.seq, id: b.id, drop: dropConflict})
+	case r.given != g && b.ID != kvplane.TransferID{}:
+		p.emit(effect{do: doDrop, peer: s.peer, seq: b.Seq, id: b.ID, drop: dropConflict})
 		return
 	case r.state == regEnded || r.state != r.beaten:
 		r.beaten = r.state
-		answer.status = r.status
-		answer.status.detail = ""
+		answer.Status = r.status
+		answer.Status.Detail = ""
 	default:
 		return
 	}
@@ -74,7 +77,7 @@ func (p *producer) close(e event) {
 		}
 		for _, r := range s.order.all {
 			if r.in() && (r.state == regWaiting || r.state == regPairing) {
-				p.end(r, status{state: statusNotBegun, reason: kvplane.Closing}, true)
+				p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Closing}, true)
 			}
 		}
 		p.part(s)

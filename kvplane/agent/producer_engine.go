@@ -1,6 +1,9 @@
 package agent
 
-import "pdrouter/kvplane"
+import (
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
+)
 
 // offer takes what the engine has finished. Each transfer that is offered for the first time ends in one Sent.
 func (p *producer) offer(e event) {
@@ -38,8 +41,8 @@ func (p *producer) consumers(e event) {
 	}
 	g.owed, g.known = e.owed, true
 	for _, r := range g.regs { // a consumer that has given up already
-		if g.state == givenHeld && r.state == regEnded && r.status.state != statusDone && g.owes(r.from.peer) {
-			p.lose(g, r.status.reason, r.status.detail)
+		if g.state == givenHeld && r.state == regEnded && r.status.State != wire.Done && g.owes(r.from.peer) {
+			p.lose(g, r.status.Reason, r.status.Detail)
 		}
 	}
 	for _, r := range g.regs {
@@ -74,7 +77,7 @@ func (p *producer) abandon(e event) {
 		p.keep(g)
 		for _, r := range g.regs {
 			if r.state == regWaiting {
-				p.end(r, status{state: statusNotBegun, reason: kvplane.Dead, detail: e.detail}, true)
+				p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Dead, Detail: e.detail}, true)
 			}
 		}
 	case givenHeld:
@@ -94,13 +97,13 @@ func (p *producer) result(e event) {
 	r := s.regs[e.seq]
 	switch e.kind {
 	case evRefused:
-		p.end(r, status{state: statusNotBegun, reason: e.reason, detail: e.detail}, true)
+		p.end(r, wire.Status{State: wire.NotBegun, Reason: e.reason, Detail: e.detail}, true)
 	case evNothing:
-		p.end(r, status{state: statusDone, tokens: e.tokens}, true)
+		p.end(r, wire.Status{State: wire.Done, Tokens: e.tokens}, true)
 	case evWritten: // its status went with the write
-		p.end(r, status{state: statusDone, tokens: e.tokens}, false)
+		p.end(r, wire.Status{State: wire.Done, Tokens: e.tokens}, false)
 	case evBroken:
-		p.end(r, status{state: statusFailed, reason: kvplane.WriteFailed, detail: e.detail}, true)
+		p.end(r, wire.Status{State: wire.Failed, Reason: kvplane.WriteFailed, Detail: e.detail}, true)
 	}
 	p.part(s)
 	p.leave(s)
@@ -122,7 +125,7 @@ func (p *producer) reach(e event) {
 		case e.kind == evUp:
 			p.serve(r)
 		default:
-			p.end(r, status{state: statusNotBegun, reason: kvplane.Handshake, detail: e.detail}, true)
+			p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Handshake, Detail: e.detail}, true)
 		}
 	}
 }
@@ -146,7 +149,7 @@ func (p *producer) gone(e event) {
 			r.wake = 0
 			if r.state != regEnded {
 				r.unheard = true
-				p.end(r, status{state: statusNotBegun, reason: kvplane.Superseded}, false)
+				p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Superseded}, false)
 			}
 		}
 		p.leave(s)

@@ -1,6 +1,9 @@
 package agent
 
-import "pdrouter/kvplane"
+import (
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
+)
 
 // early remembers a transfer that is known only from its consumers; nil if there is no room. The transfer that was
 // spent first makes room: it is never offered again, so a registration for it starts nothing.
@@ -41,7 +44,7 @@ func (p *producer) lose(g *given, why kvplane.Reason, detail string) {
 	g.state, g.reason, g.detail, g.wake = givenDraining, why, detail, 0
 	for _, r := range g.regs {
 		if r.state == regWaiting || r.state == regPairing {
-			p.end(r, status{state: statusNotBegun, reason: g.late(), detail: detail}, true)
+			p.end(r, wire.Status{State: wire.NotBegun, Reason: g.late(), Detail: detail}, true)
 		}
 	}
 	p.settle(g)
@@ -62,7 +65,7 @@ func (g *given) late() kvplane.Reason {
 func (p *producer) spend(g *given) {
 	done := 0
 	for _, r := range g.regs {
-		if r.state == regEnded && r.status.state == statusDone && g.owes(r.from.peer) {
+		if r.state == regEnded && r.status.State == wire.Done && g.owes(r.from.peer) {
 			done++
 		}
 	}
@@ -107,7 +110,7 @@ func (p *producer) clear(g *given) {
 		if r.in() {
 			delete(r.from.regs, r.seq)
 			r.from.low = max(r.from.low, r.seq+1)
-			if r.status.state != statusNotBegun {
+			if r.status.State != wire.NotBegun {
 				r.from.burnt = max(r.from.burnt, r.seq+1)
 			}
 		}

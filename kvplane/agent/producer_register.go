@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
 )
 
 // raise takes the floor of a message: D has settled everything below it.
@@ -31,8 +32,8 @@ func (p *producer) raise(s *inbound, floor uint64) {
 // final status is kept, for a delayed registration, but not sent again.
 func (p *producer) floor(e event) {
 	s := p.session(e)
-	p.raise(s, e.msg.floor)
-	for _, seq := range e.msg.settled {
+	p.raise(s, e.msg.Floor)
+	for _, seq := range e.msg.Settled {
 		if r := s.regs[seq]; r != nil && r.state == regEnded {
 			r.wake = 0
 		}
@@ -47,20 +48,20 @@ func (p *producer) forget(s *inbound, r *registration) {
 	delete(s.regs, r.seq)
 	r.wake, r.unheard = 0, true
 	if r.state != regEnded {
-		p.end(r, status{state: statusNotBegun, reason: kvplane.Cancelled}, false)
+		p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}, false)
 	}
 }
 
 func (p *producer) register(e event) {
 	s := p.session(e)
-	p.raise(s, e.msg.floor)
+	p.raise(s, e.msg.Floor)
 	if e.seq < s.floor {
 		p.drop(e, dropFloor)
 		return
 	}
 	if r := s.regs[e.seq]; r != nil {
 		switch {
-		case r.given.id != e.id || r.asked && r.digest != e.msg.digest:
+		case r.given.id != e.id || r.asked && r.digest != e.msg.Digest:
 			p.drop(e, dropConflict)
 		default:
 			p.drop(e, dropRepeat)
@@ -73,18 +74,18 @@ func (p *producer) register(e event) {
 		p.refuse(s, e, reason)
 		return
 	}
-	r.msg, r.digest, r.asked = e.msg, e.msg.digest, true
-	r.state, r.status = regWaiting, status{state: statusWaiting}
+	r.msg, r.digest, r.asked = e.msg, e.msg.Digest, true
+	r.state, r.status = regWaiting, wire.Status{State: wire.Waiting}
 	s.waiting++
-	s.blocks += blocks(e.msg.groups)
+	s.blocks += blocks(e.msg.Groups)
 	g := r.given
 	switch {
 	case g.state == givenSpent || g.state == givenDraining:
-		p.end(r, status{state: statusNotBegun, reason: g.late(), detail: g.detail}, true)
+		p.end(r, wire.Status{State: wire.NotBegun, Reason: g.late(), Detail: g.detail}, true)
 	case g.state == givenHeld && g.known:
 		p.serve(r)
 	default:
-		r.wake = p.now + min(max(e.msg.wait, p.times.Resend), kvplane.MaxWait)
+		r.wake = p.now + min(max(e.msg.Wait, p.times.Resend), kvplane.MaxWait)
 		p.timers.Set(r)
 		p.answer(r)
 	}
@@ -98,7 +99,7 @@ func (p *producer) admit(s *inbound, e event) (*registration, kvplane.Reason) {
 	case e.seq < s.low:
 		return nil, kvplane.Spent
 	case len(s.regs) >= p.bounds.registrations,
-		e.budget > 0 && s.blocks+blocks(e.msg.groups) > e.budget:
+		e.budget > 0 && s.blocks+blocks(e.msg.Groups) > e.budget:
 		return nil, kvplane.Full
 	}
 	g := p.given[e.id]
@@ -123,7 +124,7 @@ func (p *producer) admit(s *inbound, e event) (*registration, kvplane.Reason) {
 	s.order.add(r, (*registration).in)
 	g.regs = append(g.regs, r)
 	if g.state == givenEarly {
-		g.wake = max(g.wake, p.now+min(e.msg.wait, kvplane.MaxWait)+p.times.Wait)
+		g.wake = max(g.wake, p.now+min(e.msg.Wait, kvplane.MaxWait)+p.times.Wait)
 		p.timers.Set(g)
 	}
 	return r, 0
@@ -151,25 +152,25 @@ func (p *producer) refuse(s *inbound, e event, why kvplane.Reason) {
 
 // forgotten is what D is told of an unknown number that is never begun. If it may have been written, D must not take it
 // for one that never was.
-func (s *inbound) forgotten(seq uint64) status {
+func (s *inbound) forgotten(seq uint64) wire.Status {
 	if seq < s.burnt {
-		return status{state: statusFailed, reason: kvplane.Spent}
+		return wire.Status{State: wire.Failed, Reason: kvplane.Spent}
 	}
 	return s.never(seq, kvplane.Spent)
 }
 
 // never is what D is told of a number that is not begun here. If it may have been written before the session was forgotten,
 // D must drain: it is told that a write has failed.
-func (s *inbound) never(seq uint64, why kvplane.Reason) status {
+func (s *inbound) never(seq uint64, why kvplane.Reason) wire.Status {
 	if seq < s.past {
-		return status{state: statusFailed, reason: why}
+		return wire.Status{State: wire.Failed, Reason: why}
 	}
-	return status{state: statusNotBegun, reason: why}
+	return wire.Status{State: wire.NotBegun, Reason: why}
 }
 
 func (p *producer) cancel(e event) {
 	s := p.session(e)
-	p.raise(s, e.msg.floor)
+	p.raise(s, e.msg.Floor)
 	if e.seq < s.floor {
 		p.drop(e, dropFloor)
 		return
@@ -181,7 +182,7 @@ func (p *producer) cancel(e event) {
 			p.refuse(s, e, reason)
 			return
 		}
-		p.end(made, status{state: statusNotBegun, reason: kvplane.Cancelled}, true)
+		p.end(made, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}, true)
 		return
 	}
 	if r.given.id != e.id {
@@ -190,7 +191,7 @@ func (p *producer) cancel(e event) {
 	}
 	switch r.state {
 	case regWaiting, regPairing:
-		p.end(r, status{state: statusNotBegun, reason: kvplane.Cancelled}, true)
+		p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}, true)
 	default:
 		p.answer(r)
 	}
@@ -205,11 +206,11 @@ func (p *producer) answer(r *registration) {
 func (p *producer) serve(r *registration) {
 	g := r.given
 	if !g.owes(r.from.peer) {
-		p.end(r, status{state: statusNotBegun, reason: kvplane.Stranger}, true)
+		p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Stranger}, true)
 		return
 	}
 	if why, detail := differ(g.offer, r.msg); why != 0 {
-		p.end(r, status{state: statusNotBegun, reason: why, detail: detail}, true)
+		p.end(r, wire.Status{State: wire.NotBegun, Reason: why, Detail: detail}, true)
 		return
 	}
 	r.wake = 0
@@ -217,12 +218,12 @@ func (p *producer) serve(r *registration) {
 		r.from.waiting--
 	}
 	if !r.from.up {
-		r.state, r.status = regPairing, status{state: statusPairing}
+		r.state, r.status = regPairing, wire.Status{State: wire.Pairing}
 		p.answer(r)
 		p.emit(effect{do: doPair, peer: r.from.peer})
 		return
 	}
-	r.state, r.status = regWriting, status{state: statusWriting}
+	r.state, r.status = regWriting, wire.Status{State: wire.Writing}
 	r.from.writing++
 	p.emit(effect{do: doPost, peer: r.from.peer, seq: r.seq, id: g.id, msg: r.msg, offer: g.offer})
 	p.letGo(r)
@@ -231,13 +232,13 @@ func (p *producer) serve(r *registration) {
 }
 
 // differ says why an offer and a registration cannot belong together, where both sides know enough to tell.
-func differ(o *kvplane.Offer, m *message) (kvplane.Reason, string) {
+func differ(o *kvplane.Offer, m *wire.Message) (kvplane.Reason, string) {
 	var none [16]byte
 	switch {
-	case o.Ticket != m.ticket && o.Ticket != none: // without one, D could be anybody's
-		return kvplane.Ticket, fmt.Sprintf("ticket: %x on P, %x on D", o.Ticket, m.ticket)
-	case o.Hash != m.hash && o.Hash != none && m.hash != none:
-		return kvplane.Tokens, fmt.Sprintf("token hash: %x on P, %x on D", o.Hash, m.hash)
+	case o.Ticket != m.Ticket && o.Ticket != none: // without one, D could be anybody's
+		return kvplane.Ticket, fmt.Sprintf("ticket: %x on P, %x on D", o.Ticket, m.Ticket)
+	case o.Hash != m.Hash && o.Hash != none && m.Hash != none:
+		return kvplane.Tokens, fmt.Sprintf("token hash: %x on P, %x on D", o.Hash, m.Hash)
 	}
 	return 0, ""
 }
@@ -246,13 +247,13 @@ func differ(o *kvplane.Offer, m *message) (kvplane.Reason, string) {
 // how the write has ended.
 func (p *producer) letGo(r *registration) {
 	if r.msg != nil {
-		r.from.blocks -= blocks(r.msg.groups)
+		r.from.blocks -= blocks(r.msg.Groups)
 		r.msg = nil
 	}
 }
 
 // end brings a registration to its final status, and the transfer with it if that decides it.
-func (p *producer) end(r *registration, s status, tell bool) {
+func (p *producer) end(r *registration, s wire.Status, tell bool) {
 	switch r.state {
 	case regWaiting:
 		r.from.waiting--
@@ -260,8 +261,8 @@ func (p *producer) end(r *registration, s status, tell bool) {
 		r.from.writing--
 	}
 	p.letGo(r)
-	if s.state == statusNotBegun {
-		s.state = r.from.never(r.seq, s.reason).state
+	if s.State == wire.NotBegun {
+		s.State = r.from.never(r.seq, s.Reason).State
 	}
 	r.state, r.status = regEnded, s
 	r.again = newBackoff(p.times)
@@ -277,8 +278,8 @@ func (p *producer) end(r *registration, s status, tell bool) {
 		}
 	}
 	g := r.given
-	if s.state != statusDone && g.state == givenHeld && g.known && g.owes(r.from.peer) {
-		p.lose(g, s.reason, s.detail)
+	if s.State != wire.Done && g.state == givenHeld && g.known && g.owes(r.from.peer) {
+		p.lose(g, s.Reason, s.Detail)
 		return
 	}
 	p.settle(g)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/plan"
 	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
@@ -63,8 +64,8 @@ func (a *Agent) rebuild(t transport.Transport) error {
 	self, h := w.self, w.host
 	base, epoch := agentEpoch(self.Agent)
 	self.Agent = base + "#" + strconv.FormatUint(epoch+1, 10)
-	if len(self.Agent) > maxName {
-		return fmt.Errorf("kvplane: agent name of %d bytes; want at most %d", len(self.Agent), maxName)
+	if len(self.Agent) > plan.MaxName {
+		return fmt.Errorf("kvplane: agent name of %d bytes; want at most %d", len(self.Agent), plan.MaxName)
 	}
 	var err error
 	if self.Key, h.agree, err = transport.NewKey(); err != nil {

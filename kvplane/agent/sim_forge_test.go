@@ -5,6 +5,7 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/wire"
 )
 
 // simKnown is a secret that everybody knows.
@@ -21,12 +22,12 @@ func (s *sim) forge(l *simLink) {
 	if m == nil {
 		return
 	}
-	session, err := newSession(simKnown, from, to)
+	session, err := wire.NewSession(simKnown, from, to)
 	if err != nil {
 		s.fail("panic", "a forger's session: %v", err)
 	}
-	e := envelope{from: from.Incarnation, agent: from.Agent, to: to.Agent}
-	body := session.sign(seal(nil, e, appendMessage(nil, m)))
+	e := wire.Envelope{From: from.Incarnation, Agent: from.Agent, To: to.Agent}
+	body := session.Sign(wire.Seal(nil, e, wire.Append(nil, m)))
 	in := transport.Incoming{Kind: transport.MessageReceived, Agent: l.as, Body: body}
 	to0 := l.to
 	refused := to0.w.drops[dropForged]
@@ -41,7 +42,7 @@ func (s *sim) forge(l *simLink) {
 }
 
 // lie is something that would change what a node does, if it were believed.
-func (n *simNode) lie(from *simNode, d *rand.Rand) *message {
+func (n *simNode) lie(from *simNode, d *rand.Rand) *wire.Message {
 	p := n.w.agents[from.record.Agent]
 	if p == nil {
 		return nil
@@ -52,15 +53,15 @@ func (n *simNode) lie(from *simNode, d *rand.Rand) *message {
 			return nil
 		}
 		r := in.order.all[d.IntN(len(in.order.all))]
-		return &message{kind: msgFloor, floor: r.seq + 1 + d.Uint64N(3)}
+		return &wire.Message{Kind: wire.KindFloor, Floor: r.seq + 1 + d.Uint64N(3)}
 	}
 	out := n.w.consumer.sessions[p.id]
 	if out == nil || out.last < out.floor {
 		return nil
 	}
-	m := &message{kind: msgStatus, seq: out.floor + d.Uint64N(out.last-out.floor+1), status: status{state: statusNotBegun, reason: kvplane.Dead}}
+	m := &wire.Message{Kind: wire.KindStatus, Seq: out.floor + d.Uint64N(out.last-out.floor+1), Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Dead}}
 	if d.IntN(2) == 0 {
-		m.status = status{state: statusDone, tokens: 64}
+		m.Status = wire.Status{State: wire.Done, Tokens: 64}
 	}
 	return m
 }

@@ -8,6 +8,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/transfer"
 	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -114,10 +115,10 @@ func (n *simNode) checkPaired(out []effect) {
 	}
 	for i := range out {
 		x := &out[i]
-		if x.do == doStatus && x.status.state == statusNotBegun && x.status.reason == kvplane.Full {
+		if x.do == doStatus && x.status.State == wire.NotBegun && x.status.Reason == kvplane.Full {
 			n.s.counts.reach("number refused as full")
 		}
-		if x.do == doDrop && x.drop == dropFloor || x.do == doStatus && x.status.reason == kvplane.Spent && x.status.state >= statusNotBegun {
+		if x.do == doDrop && x.drop == dropFloor || x.do == doStatus && x.status.Reason == kvplane.Spent && x.status.State >= wire.NotBegun {
 			n.s.counts.reach("repeat of a refused number")
 		}
 	}

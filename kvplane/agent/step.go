@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -18,7 +19,7 @@ type event struct {
 	inc    metadata.Incarnation // session, gone, offer: whose
 	seq    uint64
 	id     kvplane.TransferID
-	msg    *message // registered, cancelled, floor, status
+	msg    *wire.Message // registered, cancelled, floor, status
 	offer  *kvplane.Offer
 	expect *kvplane.Expectation
 	links  []linkTo // producers
@@ -84,7 +85,7 @@ type effect struct {
 	peer   peerID
 	seq    uint64
 	id     kvplane.TransferID
-	status status
+	status wire.Status
 	report kvplane.ReportKind
 	reason kvplane.Reason
 	detail string
@@ -92,8 +93,8 @@ type effect struct {
 	k, n   int
 	drop   drop
 	wait   time.Duration        // register: what is left of D's patience
-	beats  []beat               // beat, beat-ack
-	msg    *message             // post: the registration
+	beats  []wire.Beat          // beat, beat-ack
+	msg    *wire.Message        // post: the registration
 	offer  *kvplane.Offer       // post, report on P
 	expect *kvplane.Expectation // register, report on D
 }

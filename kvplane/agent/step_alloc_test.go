@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -14,8 +15,8 @@ type steady struct {
 	c    *consumer
 	out  []effect
 	at   time.Duration
-	next int     // the transfer that the next step is about
-	msg  message // for steps that say something new each time
+	next int          // the transfer that the next step is about
+	msg  wire.Message // for steps that say something new each time
 }
 
 const steadyTransfers = 600
@@ -51,7 +52,7 @@ func consuming() *steady {
 // producing returns a P for which peer 1 has registered for all transfers, and which holds and writes them.
 func producing() *steady {
 	s := &steady{p: newProducer(kvplane.Times{}.WithDefaults()), out: make([]effect, 0, 8192)}
-	m := &message{wait: time.Hour}
+	m := &wire.Message{Wait: time.Hour}
 	for i := range steadyTransfers {
 		s.step(event{kind: evRegister, peer: 1, inc: far, seq: uint64(i + 1), id: steadyID(i), msg: m})
 		s.step(event{kind: evOffer, id: steadyID(i), inc: far, offer: &kvplane.Offer{ID: steadyID(i), Peer: far}})
@@ -62,14 +63,14 @@ func producing() *steady {
 
 // TestNoAllocationPerEvent: what happens to transfers that are known makes nothing new, however often.
 func TestNoAllocationPerEvent(t *testing.T) {
-	lines, answers := &message{beats: make([]beat, steadyTransfers)}, make([]beat, steadyTransfers)
+	lines, answers := &wire.Message{Beats: make([]wire.Beat, steadyTransfers)}, make([]wire.Beat, steadyTransfers)
 	for i := range answers {
-		lines.beats[i] = beat{seq: uint64(i + 1), id: steadyID(i)}
-		answers[i] = beat{seq: uint64(i + 1), status: status{state: []statusState{statusWriting, statusDone}[i%2]}}
+		lines.Beats[i] = wire.Beat{Seq: uint64(i + 1), ID: steadyID(i)}
+		answers[i] = wire.Beat{Seq: uint64(i + 1), Status: wire.Status{State: []wire.State{wire.Writing, wire.Done}[i%2]}}
 	}
-	waiting := &message{status: status{state: statusWaiting}}
-	done := &message{status: status{state: statusDone, tokens: 8}}
-	failed := &message{status: status{state: statusNotBegun, reason: kvplane.Short, detail: "tokens: 1 on P, 2 on D"}}
+	waiting := &wire.Message{Status: wire.Status{State: wire.Waiting}}
+	done := &wire.Message{Status: wire.Status{State: wire.Done, Tokens: 8}}
+	failed := &wire.Message{Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Short, Detail: "tokens: 1 on P, 2 on D"}}
 	for _, tc := range []struct {
 		name string
 		side func() *steady
@@ -97,7 +98,7 @@ func TestNoAllocationPerEvent(t *testing.T) {
 			s.step(event{kind: evBeatAck, peer: 2, msg: waiting})
 		}},
 		{"BEAT_ACK", consuming, func(s *steady) {
-			s.msg.beats = answers[s.next : s.next+1]
+			s.msg.Beats = answers[s.next : s.next+1]
 			s.step(event{kind: evBeatAck, peer: 1, msg: &s.msg})
 		}},
 		{"REGISTER again", producing, func(s *steady) {
@@ -117,7 +118,7 @@ func TestNoAllocationPerEvent(t *testing.T) {
 		}},
 		{"FLOOR", producing, func(s *steady) {
 			s.step(event{kind: evWritten, peer: 1, seq: uint64(s.next + 1), id: s.id(), tokens: 8})
-			s.msg.floor = uint64(s.next + 2)
+			s.msg.Floor = uint64(s.next + 2)
 			s.step(event{kind: evFloor, peer: 1, inc: far, msg: &s.msg})
 		}},
 	} {
@@ -143,7 +144,7 @@ func TestAllocationsOfOneTransfer(t *testing.T) {
 		s := consuming()
 		s.next = steadyTransfers
 		links := []linkTo{{peer: 1, writes: true}}
-		done := &message{status: status{state: statusDone, tokens: 8}}
+		done := &wire.Message{Status: wire.Status{State: wire.Done, Tokens: 8}}
 		x := &kvplane.Expectation{Peer: far, Need: [2]int{0, 8}, Wait: time.Hour}
 		run := func() {
 			s.step(event{kind: evExpect, id: s.id(), inc: far, expect: x})
@@ -161,7 +162,7 @@ func TestAllocationsOfOneTransfer(t *testing.T) {
 	t.Run("P", func(t *testing.T) {
 		s := producing()
 		s.next = steadyTransfers
-		m := &message{wait: time.Second}
+		m := &wire.Message{Wait: time.Second}
 		o := &kvplane.Offer{Peer: far}
 		owed := []peerID{1}
 		run := func() {
@@ -169,7 +170,7 @@ func TestAllocationsOfOneTransfer(t *testing.T) {
 			s.step(event{kind: evOffer, id: s.id(), inc: far, offer: o})
 			s.step(event{kind: evConsumers, id: s.id(), owed: owed})
 			s.step(event{kind: evWritten, peer: 1, seq: uint64(s.next + 1), id: s.id(), tokens: 8})
-			s.msg.floor = uint64(s.next + 2)
+			s.msg.Floor = uint64(s.next + 2)
 			s.step(event{kind: evFloor, peer: 1, inc: far, msg: &s.msg})
 			s.next++
 			s.at += time.Second // what was spent is forgotten, as in a long run

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
 )
 
 func numbered(i int) kvplane.TransferID {
@@ -26,28 +27,28 @@ func count(out []effect, do action) int {
 // and forgotten, and whoever waits already is not hurt.
 func TestEarlyRegistrationsAreBounded(t *testing.T) {
 	p := newProducer(kvplane.Times{}.WithDefaults())
-	m := &message{wait: time.Minute}
+	m := &wire.Message{Wait: time.Minute}
 	register := func(peer peerID, i int) []effect {
 		return p.Step(event{kind: evRegister, at: 1, peer: peer, inc: far, seq: uint64(i + 1), id: numbered(i), msg: m}, nil)
 	}
 	for i := range maxEarly {
-		if out := register(1, i); len(out) != 1 || out[0].status.state != statusWaiting {
+		if out := register(1, i); len(out) != 1 || out[0].status.State != wire.Waiting {
 			t.Fatalf("registration %d: %+v", i, out)
 		}
 	}
 	out := register(1, maxEarly)
-	if len(out) != 2 || out[0].drop != dropFull || out[1].status.reason != kvplane.Full {
+	if len(out) != 2 || out[0].drop != dropFull || out[1].status.Reason != kvplane.Full {
 		t.Errorf("one more than fit: %+v; want a count and not_begun(full)", out)
 	}
 	if len(p.sessions[1].regs) != maxEarly || len(p.given) != maxEarly {
 		t.Errorf("%d registrations of %d transfers are remembered; want %d", len(p.sessions[1].regs), len(p.given), maxEarly)
 	}
-	if out := register(2, maxEarly); len(out) != 1 || out[0].status.state != statusWaiting {
+	if out := register(2, maxEarly); len(out) != 1 || out[0].status.State != wire.Waiting {
 		t.Errorf("another session: %+v; want waiting", out)
 	}
 	// One ends: there is room for one.
 	p.Step(event{kind: evAbandon, at: 2, id: numbered(0)}, nil)
-	if out := register(1, maxEarly+1); len(out) != 1 || out[0].status.state != statusWaiting {
+	if out := register(1, maxEarly+1); len(out) != 1 || out[0].status.State != wire.Waiting {
 		t.Errorf("after one has ended: %+v; want waiting", out)
 	}
 	// What is offered already does not wait.
@@ -65,7 +66,7 @@ func TestCancelsOfUnknownNumbersAreBounded(t *testing.T) {
 	p := newProducer(kvplane.Times{}.WithDefaults())
 	full := 0
 	for i := range maxRegistrations + 10 {
-		out := p.Step(event{kind: evCancel, at: 1, peer: 1, inc: far, seq: uint64(i + 1), id: numbered(i), msg: &message{}}, nil)
+		out := p.Step(event{kind: evCancel, at: 1, peer: 1, inc: far, seq: uint64(i + 1), id: numbered(i), msg: &wire.Message{}}, nil)
 		full += count(out, doDrop)
 	}
 	if full != 10 || len(p.sessions[1].regs) != maxRegistrations {
@@ -77,7 +78,7 @@ func TestCancelsOfUnknownNumbersAreBounded(t *testing.T) {
 // it is never begun, however late its registration comes.
 func TestSpentTransfersMakeRoom(t *testing.T) {
 	p := newProducer(kvplane.Times{}.WithDefaults())
-	m := &message{wait: time.Second}
+	m := &wire.Message{Wait: time.Second}
 	step := func(e event) []effect {
 		e.at, e.inc = 1, far
 		return p.Step(e, nil)
@@ -89,7 +90,7 @@ func TestSpentTransfersMakeRoom(t *testing.T) {
 	if len(p.given) != maxGiven {
 		t.Fatalf("%d transfers; want %d", len(p.given), maxGiven)
 	}
-	if out := step(event{kind: evRegister, peer: 1, seq: 1, id: numbered(maxGiven), msg: m}); out[0].status.state != statusWaiting {
+	if out := step(event{kind: evRegister, peer: 1, seq: 1, id: numbered(maxGiven), msg: m}); out[0].status.State != wire.Waiting {
 		t.Errorf("a registration into a full table: %+v; want waiting", out)
 	}
 	if len(p.given) != maxGiven || p.given[numbered(0)] != nil || p.given[numbered(1)] == nil {
@@ -101,7 +102,7 @@ func TestSpentTransfersMakeRoom(t *testing.T) {
 		q.Step(event{kind: evRegister, at: 1, peer: peerID(i / maxEarly), inc: far, seq: uint64(i + 1), id: numbered(i), msg: m}, nil)
 	}
 	out := q.Step(event{kind: evRegister, at: 1, peer: 99, inc: far, seq: 1, id: numbered(maxGiven), msg: m}, nil)
-	if count(out, doDrop) != 1 || out[len(out)-1].status.reason != kvplane.Full {
+	if count(out, doDrop) != 1 || out[len(out)-1].status.Reason != kvplane.Full {
 		t.Errorf("a registration into a table of waiting ones: %+v; want not_begun(full)", out)
 	}
 }
@@ -145,13 +146,13 @@ func TestAbandonFindsRoom(t *testing.T) {
 func TestLongBeatIsCut(t *testing.T) {
 	times := kvplane.Times{}.WithDefaults()
 	c := newConsumer(times)
-	total := maxBeats + 100
+	total := wire.MaxBeats + 100
 	for i := range total {
 		id := numbered(i)
 		x := &kvplane.Expectation{ID: id, Peer: far, Need: [2]int{0, 8}, Wait: time.Hour}
 		c.Step(event{kind: evExpect, at: 1, id: id, inc: far, expect: x}, nil)
 		c.Step(event{kind: evProducers, at: 1, id: id, links: []linkTo{{peer: 1, writes: true}}}, nil)
-		c.Step(event{kind: evStatus, at: 1, peer: 1, seq: uint64(i + 1), msg: &message{status: status{state: statusWaiting}}}, nil)
+		c.Step(event{kind: evStatus, at: 1, peer: 1, seq: uint64(i + 1), msg: &wire.Message{Status: wire.Status{State: wire.Waiting}}}, nil)
 	}
 	named := map[uint64]int{}
 	cut := 0
@@ -161,19 +162,19 @@ func TestLongBeatIsCut(t *testing.T) {
 			case doDrop:
 				cut++
 			case doBeat:
-				if len(x.beats) > maxBeats {
-					t.Errorf("a beat of %d lines; want at most %d", len(x.beats), maxBeats)
+				if len(x.beats) > wire.MaxBeats {
+					t.Errorf("a beat of %d lines; want at most %d", len(x.beats), wire.MaxBeats)
 				}
 				for _, l := range x.beats {
-					named[l.seq]++
+					named[l.Seq]++
 				}
-				c.Step(event{kind: evBeatAck, at: at, peer: 1, msg: &message{}}, nil)
+				c.Step(event{kind: evBeatAck, at: at, peer: 1, msg: &wire.Message{}}, nil)
 			}
 		}
 	}
 	beat(times.Beat + 1)
-	if len(named) != maxBeats || cut != 1 {
-		t.Errorf("the first beat names %d, %d cuts are counted; want %d and 1", len(named), cut, maxBeats)
+	if len(named) != wire.MaxBeats || cut != 1 {
+		t.Errorf("the first beat names %d, %d cuts are counted; want %d and 1", len(named), cut, wire.MaxBeats)
 	}
 	beat(times.Beat + times.Resend + 2)
 	if len(named) != total || cut != 1 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -25,7 +26,7 @@ func sortedIDs[V any](m map[kvplane.TransferID]V) []kvplane.TransferID {
 func parseEvent(t *testing.T, line string) event {
 	t.Helper()
 	words := strings.Fields(line)
-	e := event{inc: metadata.Incarnation{Engine: "far", Generation: 1}, msg: &message{wait: 5 * time.Second}, at: -1}
+	e := event{inc: metadata.Incarnation{Engine: "far", Generation: 1}, msg: &wire.Message{Wait: 5 * time.Second}, at: -1}
 	for k, name := range eventNames {
 		if name == words[0] {
 			e.kind = eventKind(k)
@@ -59,9 +60,9 @@ func parseEvent(t *testing.T, line string) event {
 		case "tid":
 			e.id = kvplane.TransferID{byte(number(value))}
 		case "floor":
-			e.msg.floor = number(value)
+			e.msg.Floor = number(value)
 		case "body":
-			e.msg.digest[0] = byte(number(value))
+			e.msg.Digest[0] = byte(number(value))
 		case "inc":
 			e.inc.Engine = value
 		case "proof":
@@ -71,19 +72,19 @@ func parseEvent(t *testing.T, line string) event {
 		case "empty":
 			need = [2]int{8, 8}
 		case "settled":
-			e.msg.settled = append(e.msg.settled, number(value))
+			e.msg.Settled = append(e.msg.Settled, number(value))
 		case "ticket":
-			e.msg.ticket[0] = byte(number(value))
-			ticket[0] = e.msg.ticket[0]
+			e.msg.Ticket[0] = byte(number(value))
+			ticket[0] = e.msg.Ticket[0]
 		case "hash":
-			e.msg.hash[0] = byte(number(value))
-			hash[0] = e.msg.hash[0]
+			e.msg.Hash[0] = byte(number(value))
+			hash[0] = e.msg.Hash[0]
 		case "lines": // of a beat: seq:tid[:state[:reason]], …
 			for _, line := range strings.Split(value, ",") {
 				part := strings.Split(line+"::", ":")
-				e.msg.beats = append(e.msg.beats, beat{
-					seq: number(part[0]), id: kvplane.TransferID{byte(number(part[1]))},
-					status: status{state: stateNamed(part[2]), reason: reasonNamed(part[3])},
+				e.msg.Beats = append(e.msg.Beats, wire.Beat{
+					Seq: number(part[0]), ID: kvplane.TransferID{byte(number(part[1]))},
+					Status: wire.Status{State: stateNamed(part[2]), Reason: reasonNamed(part[3])},
 				})
 			}
 		case "owed":
@@ -101,10 +102,10 @@ func parseEvent(t *testing.T, line string) event {
 				e.links = append(e.links, linkTo{peer: peerID(number(bare)), writes: bare == p, down: down})
 			}
 		case "state":
-			e.msg.status.state = stateNamed(value)
+			e.msg.Status.State = stateNamed(value)
 		case "reason":
 			e.reason = reasonNamed(value)
-			e.msg.status.reason = e.reason
+			e.msg.Status.Reason = e.reason
 		default:
 			t.Fatalf("%q: unknown word %q", line, w)
 		}
@@ -113,8 +114,8 @@ func parseEvent(t *testing.T, line string) event {
 	return e
 }
 
-func stateNamed(name string) statusState {
-	for s := statusWaiting; s <= statusFailed; s++ {
+func stateNamed(name string) wire.State {
+	for s := wire.Waiting; s <= wire.Failed; s++ {
 		if s.String() == name {
 			return s
 		}
@@ -180,14 +181,14 @@ func effectText(x effect) string {
 	add(x.peer > 0, "peer=%d", x.peer)
 	add(x.seq > 0, "seq=%d", x.seq)
 	add(x.id != kvplane.TransferID{}, "tid=%d", x.id[0])
-	add(x.status.state > 0, "%s", x.status.state)
-	add(x.status.reason > 0, "(%s)", x.status.reason)
+	add(x.status.State > 0, "%s", x.status.State)
+	add(x.status.Reason > 0, "(%s)", x.status.Reason)
 	add(x.reason > 0, "because=%s", x.reason)
 	add(x.do == doReport, "%d/%d", x.k, x.n)
 	for _, l := range x.beats {
-		b = append(b, fmt.Sprintf("%d:%d", l.seq, l.id[0]))
-		add(x.do == doBeatAck, "%s", l.status.state)
-		add(l.status.reason > 0, "(%s)", l.status.reason)
+		b = append(b, fmt.Sprintf("%d:%d", l.Seq, l.ID[0]))
+		add(x.do == doBeatAck, "%s", l.Status.State)
+		add(l.Status.Reason > 0, "(%s)", l.Status.Reason)
 	}
 	return strings.Join(b, " ")
 }

@@ -10,6 +10,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/internal/alarm"
 	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -255,16 +256,16 @@ func (w *writer) poll() bool {
 
 // message opens what a peer sent. Until its sender's record is here it is parked.
 func (w *writer) message(in transport.Incoming) {
-	l, err := unseal(in.Body)
+	l, err := wire.Unseal(in.Body)
 	if err != nil {
 		w.drops[dropMalformed]++
 		return
 	}
-	if string(l.to) != w.self.Agent || in.Agent != "" && in.Agent != string(l.agent) {
+	if string(l.To) != w.self.Agent || in.Agent != "" && in.Agent != string(l.Agent) {
 		w.drops[dropForeign]++
 		return
 	}
-	if w.agents[string(l.agent)] != nil {
+	if w.agents[string(l.Agent)] != nil {
 		w.receive(&l)
 		return
 	}
@@ -272,9 +273,9 @@ func (w *writer) message(in transport.Incoming) {
 		w.drops[dropWaiting]++
 		return
 	}
-	e, err := w.want(l.envelope().from)
-	if err == nil && e.renewable(string(l.agent)) {
-		if w.renew(l.envelope().from, e); !e.renewing { // it was looked up a moment ago
+	e, err := w.want(l.Envelope().From)
+	if err == nil && e.renewable(string(l.Agent)) {
+		if w.renew(l.Envelope().From, e); !e.renewing { // it was looked up a moment ago
 			w.drops[dropWaiting]++
 			return
 		}
@@ -287,17 +288,17 @@ func (w *writer) message(in transport.Incoming) {
 }
 
 // receive hands a message of a known peer to the core it is for, if the peer has really sent it.
-func (w *writer) receive(l *letter) {
-	p := w.agents[string(l.agent)]
-	if p == nil || p.gone || !l.is(&p.record) {
+func (w *writer) receive(l *wire.Letter) {
+	p := w.agents[string(l.Agent)]
+	if p == nil || p.gone || !l.Is(&p.record) {
 		w.drops[dropForeign]++
 		return
 	}
-	if !w.verified(p, l.whole) {
+	if !w.verified(p, l.Whole) {
 		w.drops[dropForged]++
 		return
 	}
-	m, err := w.parse(p, l.body)
+	m, err := w.parse(p, l.Body)
 	if err != nil {
 		w.drops[dropMalformed]++
 		return
@@ -307,27 +308,27 @@ func (w *writer) receive(l *letter) {
 		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
 		w.again(p)
 	}
-	e := event{peer: p.id, inc: p.record.Incarnation, seq: m.seq, id: m.id, msg: m, detail: m.why, down: !p.connected}
-	switch m.kind {
-	case msgRegister:
+	e := event{peer: p.id, inc: p.record.Incarnation, seq: m.Seq, id: m.ID, msg: m, detail: m.Why, down: !p.connected}
+	switch m.Kind {
+	case wire.KindRegister:
 		e.kind, e.budget = evRegister, w.budgetOf(p)
 		w.stepProducer(e)
-	case msgCancel:
+	case wire.KindCancel:
 		e.kind = evCancel
 		w.stepProducer(e)
-	case msgFloor:
+	case wire.KindFloor:
 		e.kind = evFloor
 		w.stepProducer(e)
-	case msgBeat:
+	case wire.KindBeat:
 		e.kind = evBeat
 		w.stepProducer(e)
-	case msgStatus, msgDone:
+	case wire.KindStatus, wire.KindDone:
 		e.kind = evStatus
 		w.stepConsumer(e)
-	case msgBeatAck:
+	case wire.KindBeatAck:
 		e.kind = evBeatAck
 		w.stepConsumer(e)
-	case msgBye:
+	case wire.KindBye:
 		e.kind = evBye
 		w.stepConsumer(e)
 	}

@@ -62,6 +62,7 @@ func ProcessorTime(t testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// Digest is the SHA-256 of bytes, in hexadecimal digits.
 func Digest(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
@@ -86,6 +87,7 @@ func StartProcess(t *testing.T, test string, env ...string) *Process {
 	return StartProcessAs(t, test, func(*exec.Cmd) func(int) error { return nil }, env...)
 }
 
+// StartProcessAs is StartProcess with a process that is started differently: change returns what to do when it runs, or nil.
 func StartProcessAs(t *testing.T, test string, change func(*exec.Cmd) func(pid int) error, env ...string) *Process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.timeout=5m")

@@ -42,6 +42,7 @@ func OpenNode(t testing.TB, tr transport.Transport, name string, n int, fill byt
 	return OpenNodeIn(t, tr, name, NewRoom(t, "", n), fill)
 }
 
+// OpenNodeIn is OpenNode with memory of the given kind.
 func OpenNodeIn(t testing.TB, tr transport.Transport, name string, r Room, fill byte) *Node {
 	t.Helper()
 	n := &Node{T: t, Transport: tr, Room: r, Mem: r.Bytes, Base: r.Memory.Base}
@@ -60,6 +61,7 @@ func OpenNodeIn(t testing.TB, tr transport.Transport, name string, r Room, fill 
 	return n
 }
 
+// Connect makes a peer known to the node.
 func (n *Node) Connect(peer *Node) {
 	n.T.Helper()
 	if err := n.Transport.Connect(peer.Record); err != nil {
@@ -91,8 +93,10 @@ func (n *Node) Await(what string, fits func(transport.Incoming) bool, others ...
 	}
 }
 
+// Poll takes in what has come.
 func (n *Node) Poll() { n.Got = n.Transport.Poll(n.Got) }
 
+// AwaitMessage polls all nodes until n has this message.
 func (n *Node) AwaitMessage(body []byte, others ...*Node) transport.Incoming {
 	n.T.Helper()
 	return n.Await("message", func(in transport.Incoming) bool {
@@ -100,6 +104,7 @@ func (n *Node) AwaitMessage(body []byte, others ...*Node) transport.Incoming {
 	}, others...)
 }
 
+// AwaitEnd polls all nodes until a write of n has ended, and returns its error.
 func (n *Node) AwaitEnd(id uint64, others ...*Node) error {
 	n.T.Helper()
 	return n.Await(fmt.Sprintf("end of write %d", id), func(in transport.Incoming) bool {

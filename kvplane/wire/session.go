@@ -1,4 +1,4 @@
-package agent
+package wire
 
 import (
 	"crypto/hkdf"
@@ -13,21 +13,22 @@ import (
 	"pdrouter/metadata"
 )
 
-// codeBytes is the length of the code that every message ends in.
-const codeBytes = 16
+// CodeBytes is the length of the code that every message ends in.
+const CodeBytes = 16
 
 // sessionContext begins what a session's keys are derived from, so that they are keys of nothing else.
 const sessionContext = "pdrouter kvplane session v1\x00"
 
-// session is what two agents have in common: a key for each direction that only the two can compute. The keys hang on
+// Session is what two agents have in common: a key for each direction that only the two can compute. The keys hang on
 // the names, the generations and the public keys of both, so that nothing said in another session, by another
 // generation or in the other direction passes for a message of this one.
-type session struct {
+type Session struct {
 	out, in hash.Hash // HMAC-SHA256; used again for each message
 	sum     [sha256.Size]byte
 }
 
-func newSession(agree transport.Agreement, self, peer metadata.Record) (*session, error) {
+// NewSession computes the keys of both directions from the own secret and the records of both. It fails if one of them has no key.
+func NewSession(agree transport.Agreement, self, peer metadata.Record) (*Session, error) {
 	if len(self.Key) == 0 || agree == nil {
 		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, transport.ErrNoKey)
 	}
@@ -38,7 +39,7 @@ func newSession(agree transport.Agreement, self, peer metadata.Record) (*session
 	if err != nil {
 		return nil, fmt.Errorf("kvplane: agent %s: %w: %w", peer.Agent, transport.ErrNoKey, err)
 	}
-	s := &session{}
+	s := &Session{}
 	for _, d := range []struct {
 		code     *hash.Hash
 		from, to metadata.Record
@@ -64,34 +65,20 @@ func direction(from, to metadata.Record) string {
 	return string(b)
 }
 
-// sign appends the code of a message to it.
-func (s *session) sign(message []byte) []byte {
+// Sign appends the code of a message to it.
+func (s *Session) Sign(message []byte) []byte {
 	return append(message, s.code(s.out, message)...)
 }
 
-// verify says whether a message ends in the code that only the peer could make.
-func (s *session) verify(message []byte) bool {
-	n := len(message) - codeBytes
+// Verify says whether a message ends in the code that only the peer could make.
+func (s *Session) Verify(message []byte) bool {
+	n := len(message) - CodeBytes
 	return n >= 0 && hmac.Equal(s.code(s.in, message[:n]), message[n:])
 }
 
 // code is valid until the next call.
-func (s *session) code(h hash.Hash, message []byte) []byte {
+func (s *Session) code(h hash.Hash, message []byte) []byte {
 	h.Reset()
 	h.Write(message) // never fails
-	return h.Sum(s.sum[:0])[:codeBytes]
-}
-
-// session returns what this agent has in common with a peer. It is computed once for each peer.
-func (w *writer) session(p *peer) (*session, error) {
-	if p.session == nil && p.keyless == nil {
-		p.session, p.keyless = newSession(w.host.agree, w.self, p.record)
-	}
-	return p.session, p.keyless
-}
-
-// verified says whether a peer's message is its own.
-func (w *writer) verified(p *peer, message []byte) bool {
-	s, err := w.session(p)
-	return err == nil && s.verify(message)
+	return h.Sum(s.sum[:0])[:CodeBytes]
 }

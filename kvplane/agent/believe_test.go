@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
 )
 
 // TestRegisterWithinRoom: a registration of blocks that its sender does not have is malformed before its runs become
@@ -36,15 +37,15 @@ func TestRegisterWithinRoom(t *testing.T) {
 		"a broken record's": {[]kvplane.BlockList{list(0, 1)}, []int{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := appendMessage(nil, &message{kind: msgRegister, seq: 1, groups: c.groups})
-			m, err := parseWithin(b, c.room)
-			if (err == nil) != c.ok || err != nil && !errors.Is(err, errMessage) {
+			b := wire.Append(nil, &wire.Message{Kind: wire.KindRegister, Seq: 1, Groups: c.groups})
+			m, err := wire.ParseWithin(b, c.room)
+			if (err == nil) != c.ok || err != nil && !errors.Is(err, wire.ErrMalformed) {
 				t.Fatalf("%v; want %v", err, c.ok)
 			}
-			if err == nil && !cmp.Equal(m.groups, c.groups) {
-				t.Errorf("groups are %v", m.groups)
+			if err == nil && !cmp.Equal(m.Groups, c.groups) {
+				t.Errorf("groups are %v", m.Groups)
 			}
-			if n := testing.AllocsPerRun(10, func() { _, _ = parseWithin(b, c.room) }); !c.ok && n > 8 {
+			if n := testing.AllocsPerRun(10, func() { _, _ = wire.ParseWithin(b, c.room) }); !c.ok && n > 8 {
 				t.Errorf("%v allocations", n)
 			}
 		})
@@ -72,22 +73,22 @@ func TestForeignBlocksAreMalformed(t *testing.T) {
 // room again.
 func TestSessionBudget(t *testing.T) {
 	p := newProducer(kvplane.Times{}.WithDefaults())
-	m := &message{wait: time.Minute, groups: []kvplane.BlockList{{Blocks: make([]int32, 4)}, {Blocks: make([]int32, 1)}}}
-	register := func(seq int) status {
+	m := &wire.Message{Wait: time.Minute, Groups: []kvplane.BlockList{{Blocks: make([]int32, 4)}, {Blocks: make([]int32, 1)}}}
+	register := func(seq int) wire.Status {
 		t.Helper()
 		out := p.Step(event{kind: evRegister, at: 1, peer: 1, inc: far, seq: uint64(seq), id: numbered(seq), msg: m, budget: 10}, nil)
 		return out[len(out)-1].status
 	}
-	for seq, want := range map[int]statusState{1: statusWaiting, 2: statusWaiting} {
-		if got := register(seq); got.state != want {
+	for seq, want := range map[int]wire.State{1: wire.Waiting, 2: wire.Waiting} {
+		if got := register(seq); got.State != want {
 			t.Errorf("%d: %+v; want %s", seq, got, want)
 		}
 	}
-	if got := register(3); got.state != statusNotBegun || got.reason != kvplane.Full {
+	if got := register(3); got.State != wire.NotBegun || got.Reason != kvplane.Full {
 		t.Errorf("a third: %+v; want not_begun(full)", got)
 	}
 	p.Step(event{kind: evAbandon, at: 2, id: numbered(1)}, nil)
-	if got := register(4); got.state != statusWaiting {
+	if got := register(4); got.State != wire.Waiting {
 		t.Errorf("after one has ended: %+v; want waiting", got)
 	}
 	if n := p.sessions[1].blocks; n != 10 {

@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"pdrouter/kvplane/plan"
+	"pdrouter/kvplane/wire"
+)
+
+// roomOf says how many blocks a peer's own record has in each group: it can register no others.
+func (w *writer) roomOf(p *peer) []int {
+	if p.room == nil {
+		p.room = []int{}
+		if n, err := plan.Blocks(p.record); err == nil {
+			p.room = n
+		}
+	}
+	return p.room
+}
+
+// parse decodes what a peer sent, within what its record allows.
+func (w *writer) parse(p *peer, body []byte) (*wire.Message, error) {
+	if len(body) == 0 || wire.Kind(body[0]) != wire.KindRegister {
+		return wire.Parse(body)
+	}
+	return wire.ParseWithin(body, w.roomOf(p))
+}
+
+// budgetOf is how many blocks the registrations of one peer may have together before they are posted. Each block
+// is in one that its owner waits for, and perhaps in one of which it has not heard yet that nothing was begun.
+func (w *writer) budgetOf(p *peer) int {
+	sum := 0
+	for _, n := range w.roomOf(p) {
+		sum = min(sum+n, 1<<30)
+	}
+	return 2 * sum
+}
+
+// session returns what this agent has in common with a peer. It is computed once for each peer.
+func (w *writer) session(p *peer) (*wire.Session, error) {
+	if p.session == nil && p.keyless == nil {
+		p.session, p.keyless = wire.NewSession(w.host.agree, w.self, p.record)
+	}
+	return p.session, p.keyless
+}
+
+// verified says whether a peer's message is its own.
+func (w *writer) verified(p *peer, message []byte) bool {
+	s, err := w.session(p)
+	return err == nil && s.Verify(message)
+}
