@@ -16,7 +16,7 @@ func plainCosts(blocks int) costs {
 	return costs{Step: 10000, Prefill: 1000, Decode: 1000, KVBytes: 1000, Link: 0.001, LinkSetup: 5000, Blocks: blocks}
 }
 
-// block is a prompt's hashes, of whole blocks.
+// hashesOf is a prompt's hashes, of whole blocks.
 func hashesOf(ids ...uint64) []uint64 { return ids }
 
 // story submits requests at their times and returns what was said, in order.

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// sample is a report with every kind of column.
+// sampleReport is a report with every kind of column.
 func sampleReport() *Report {
 	row := Row{
 		Name: "pull c=1", What: "CPU a request", Where: oneCPU, Unit: "µs", Done: 7, Repeated: 2,

@@ -22,7 +22,7 @@ const (
 // Lifetime is the record's lease: how long stores keep it.
 func (r Record) Lifetime() time.Duration { return r.Expires.Sub(r.Published) }
 
-// Ranks returns how many ranks an engine of this size has, or 0 for a size that makes no sense.
+// ranks returns how many ranks an engine of this size has, or 0 for a size that makes no sense.
 func (r Rank) ranks() int {
 	for _, n := range [...]int{r.DP, r.PP, r.TP} {
 		if n < 1 || n > MaxRanks {

@@ -69,7 +69,7 @@ const (
 	ContinueAlways = "continue_always"
 )
 
-// The values of SplitRule.WhenNoPrefill.
+// The values of SplitRule.OnNoPrefill.
 const (
 	aggregate = "aggregate"
 	reject    = "reject"

@@ -140,7 +140,7 @@ func sources(t *testing.T, visit func(path string, file *ast.File, raw string)) 
 		if err != nil {
 			return err
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, raw, parser.SkipObjectResolution)
+		file, err := parser.ParseFile(token.NewFileSet(), path, raw, parser.SkipObjectResolution|parser.ParseComments)
 		if err != nil {
 			return err
 		}

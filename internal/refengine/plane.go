@@ -21,7 +21,7 @@ type Plane struct {
 	Directory    agent.Directory                             // finds the peers that legs name
 	Times        kvplane.Times
 	Events       *control.Broadcaster // may be nil
-	SerialStarts bool                 // as in kvplane.Config
+	SerialStarts bool                 // as in agent.Config
 	HTTP         string               // base URL of the engine's OpenAI routes, for its records
 	Control      string               // base URL of its control routes, for its records
 	Quarantine   agent.Patience

@@ -260,7 +260,7 @@ func Text(t *testing.T, r Reply) (string, bool) {
 // Clients knows one key.
 type Clients struct{ Models []string }
 
-// Authenticate implements router.Clients.
+// Authenticate implements edge.Authenticator.
 func (f Clients) Authenticate(authorization string) (auth.Principal, error) {
 	if authorization != "Bearer good" {
 		return auth.Principal{}, &auth.Error{Code: auth.InvalidToken}

@@ -36,7 +36,7 @@ func newFakeNet(faults ...fault) *fakeNet {
 	return &fakeNet{ends: map[string]*fakeTransport{}, seen: map[string]int{}, faults: faults}
 }
 
-// struck returns what happens to the next thing of a kind.
+// strikeLocked returns what happens to the next thing of a kind.
 func (n *fakeNet) strikeLocked(what string) string {
 	n.seen[what]++
 	for _, f := range n.faults {

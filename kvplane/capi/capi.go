@@ -17,7 +17,7 @@ import (
 
 func main() {} // a library is not run
 
-// codes are the C interface's numbers of faults.
+// code is the C interface's number of a fault.
 func code(f embed.Fault) C.int32_t {
 	switch f {
 	case embed.Argument:

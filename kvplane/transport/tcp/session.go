@@ -7,7 +7,7 @@ import (
 	"pdrouter/metadata"
 )
 
-// inboundSession is what the connections of one session share on the receiving side. Guarded by TCP.mu, but for what is
+// inboundSession is what the connections of one session share on the receiving side. Guarded by Transport.mu, but for what is
 // constant.
 type inboundSession struct {
 	agent   string // constant
