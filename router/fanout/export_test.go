@@ -29,7 +29,7 @@ func NewPanicking() (take func(), fail func() (string, dispatch.Outcome)) {
 
 // begun is the stream of two choices that have begun.
 func begun(m *choices.Merger) *Fan {
-	f := &Fan{stream: true, open: 3, merge: m, served: make([]servedBy, 2)}
+	f := &Fan{stream: true, open: 3, merge: m, engines: make([]branchEngines, 2)}
 	f.changed = sync.NewCond(&f.mu)
 	f.sum.Status = 200
 	for range 2 {

@@ -38,34 +38,34 @@ type Caller interface {
 // answers: what they are and when they end is theirs. Nothing reaches the client before every choice has begun; the first
 // that fails fails the request, and the others end as if their client had left.
 type Fan struct {
-	r         *exchange.Exchanges
-	s         *exchange.Snapshot
-	caller    Caller
-	sum       report.Summary
-	n         int // choices of each prompt
-	stream    bool
-	unbounded bool                 // the body has no limit of its answers
-	branches  []*exchange.Exchange // prompt by prompt
-	watch     disconnect.Watch
-	reply     exchange.Reply // what the handler sends; no stream
+	r           *exchange.Exchanges
+	s           *exchange.Snapshot
+	caller      Caller
+	sum         report.Summary
+	n           int // choices of each prompt
+	stream      bool
+	unbounded   bool                 // the body has no limit of its answers
+	branches    []*exchange.Exchange // prompt by prompt
+	clientWatch disconnect.Watch
+	reply       exchange.Reply // what the handler sends; no stream
 	writer
 
 	mu      sync.Mutex
 	changed *sync.Cond // something below has changed
 	merge   *choices.Merger
-	ready   int           // branches that have begun, or answered
-	bodies  [][]byte      // what they answered, if they do not stream
-	served  []servedBy    // by whom, as far as it is known
-	over    bool          // there is an outcome
-	why     reason.Reason // of an outcome that is a failure
-	open    int           // branches that have not ended, and the request itself
-	out     []byte        // whole events that the client has not got
-	from    int           // of out, the bytes that were read
-	err     error         // what Read returns once out is empty
+	ready   int             // branches that have begun, or answered
+	bodies  [][]byte        // what they answered, if they do not stream
+	engines []branchEngines // by whom, as far as it is known
+	over    bool            // there is an outcome
+	why     reason.Reason   // of an outcome that is a failure
+	open    int             // branches that have not ended, and the request itself
+	out     []byte          // whole events that the client has not got
+	from    int             // of out, the bytes that were read
+	err     error           // what Read returns once out is empty
 }
 
-// servedBy names the engines of one branch.
-type servedBy struct{ prefill, decode, reason string }
+// branchEngines names the engines of one branch.
+type branchEngines struct{ prefill, decode, reason string }
 
 // room is how many bytes of events wait for a slow client before no more of any choice is read.
 const room = 64 << 10
@@ -94,7 +94,7 @@ func Begin(r *exchange.Exchanges, q *exchange.Request, of Caller) *Fan {
 	f := &Fan{r: r, s: q.ServedBy, caller: of, n: b.N, stream: b.Stream, unbounded: b.Unbounded(), open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
 	f.changed = sync.NewCond(&f.mu)
 	f.Limit, f.every = q.ServedBy.Config.Timeouts.Write, *q.ServedBy.Config.Timeouts.KeepAlive
-	f.served, f.bodies = make([]servedBy, len(bodies)), make([][]byte, len(bodies))
+	f.engines, f.bodies = make([]branchEngines, len(bodies)), make([][]byte, len(bodies))
 	for _, part := range bodies {
 		one := *q
 		one.Body, one.Caller, one.Branch = part, f, true
@@ -113,7 +113,7 @@ func chooseOne(q *exchange.Request) policies.Choice {
 
 // WatchClient has the request end when its client leaves.
 func (f *Fan) WatchClient(conn net.Conn) {
-	f.watch, _ = f.r.Disconnects.Watch(conn, func() { f.end(dispatch.ClientLeft, reason.ClientLeft, exchange.Reply{}) })
+	f.clientWatch, _ = f.r.Disconnects.Watch(conn, func() { f.end(dispatch.ClientLeft, reason.ClientLeft, exchange.Reply{}) })
 }
 
 // Run serves the request to its outcome, or until its stream can be relayed.
@@ -159,7 +159,7 @@ func (f *Fan) serve(k int, x *exchange.Exchange) {
 		}
 	}()
 	x.Run()
-	by := servedBy{x.Sum.Prefill, x.Sum.Decode, x.Sum.Reason}
+	by := branchEngines{x.Sum.Prefill, x.Sum.Decode, x.Sum.Reason}
 	switch {
 	case !x.HasOutcome:
 		f.began(k, by, nil)
@@ -168,7 +168,7 @@ func (f *Fan) serve(k int, x *exchange.Exchange) {
 		f.began(k, by, x.Reply.Body)
 	default:
 		f.mu.Lock()
-		f.served[k] = by
+		f.engines[k] = by
 		f.mu.Unlock()
 		rep := x.Reply
 		if rep.Stream != nil || rep.Err == nil && rep.Status == 0 { // it ended before it began, for no reason of the client's
@@ -179,10 +179,10 @@ func (f *Fan) serve(k int, x *exchange.Exchange) {
 }
 
 // began notes that a branch streams, or has answered.
-func (f *Fan) began(k int, by servedBy, body []byte) {
+func (f *Fan) began(k int, by branchEngines, body []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.served[k], f.bodies[k] = by, body
+	f.engines[k], f.bodies[k] = by, body
 	f.ready++
 	f.changed.Broadcast()
 }
@@ -311,7 +311,7 @@ func (f *Fan) settleLocked(o dispatch.Outcome, why reason.Reason, rep exchange.R
 	f.over, f.reply = true, rep
 	f.sum.Outcome = o
 	if f.why, f.sum.Reason = why, why.String(); why == reason.None {
-		f.sum.Reason = f.served[0].reason
+		f.sum.Reason = f.engines[0].reason
 	}
 	switch {
 	case f.sum.Status != 0:
@@ -336,10 +336,10 @@ func (f *Fan) leave() {
 }
 
 // names joins the names of the engines of all branches, each once.
-func (f *Fan) names(of func(servedBy) string) string {
+func (f *Fan) names(of func(branchEngines) string) string {
 	var out []string
 	have := map[string]bool{"": true}
-	for _, s := range f.served {
+	for _, s := range f.engines {
 		if name := of(s); !have[name] {
 			have[name] = true
 			out = append(out, name)
@@ -354,16 +354,16 @@ func (f *Fan) Head(set func(name, value string)) (why string, rep exchange.Reply
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	set("X-Pdrouter-Parts", strconv.Itoa(len(f.branches)))
-	for name, of := range map[string]func(servedBy) string{
-		"X-Pdrouter-Prefill": func(s servedBy) string { return s.prefill },
-		"X-Pdrouter-Decode":  func(s servedBy) string { return s.decode },
+	for name, of := range map[string]func(branchEngines) string{
+		"X-Pdrouter-Prefill": func(s branchEngines) string { return s.prefill },
+		"X-Pdrouter-Decode":  func(s branchEngines) string { return s.decode },
 	} {
 		if names := f.names(of); names != "" {
 			set(name, names)
 		}
 	}
 	streams = f.stream && f.sum.Status == 200
-	if why = f.served[0].reason; f.over && !streams { // which a branch that was ended for it does not know
+	if why = f.engines[0].reason; f.over && !streams { // which a branch that was ended for it does not know
 		why = f.sum.Reason
 	}
 	return why, f.reply, streams

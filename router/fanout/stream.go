@@ -108,7 +108,7 @@ func (f *Fan) CloseWithError(err error) error {
 // closed notes that the client is served. It may be called twice.
 func (f *Fan) closed() {
 	f.once.Do(func() {
-		f.watch.Stop()
+		f.clientWatch.Stop()
 		f.partEnded()
 	})
 }

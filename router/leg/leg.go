@@ -28,7 +28,7 @@ import (
 type Leg struct {
 	upstream.Canceler
 	Engine   *fleet.Engine
-	leave    func() bool        // stops following a context; nil if it follows none
+	unfollow func() bool        // stops following a context; nil if it follows none
 	Response *upstream.Response // decode, while a stream is read
 
 	Status      int
@@ -125,7 +125,7 @@ func (l *Leg) Open(parent context.Context, e *fleet.Engine) {
 		l.Cancel(context.Cause(parent))
 		return
 	}
-	l.leave = context.AfterFunc(parent, func() { l.Cancel(context.Cause(parent)) })
+	l.unfollow = context.AfterFunc(parent, func() { l.Cancel(context.Cause(parent)) })
 }
 
 // Join takes the engine's count for a leg of a request. It may outlive the request, but not the set.
@@ -142,8 +142,8 @@ func (l *Leg) End() {
 		if l.Response != nil {
 			l.Response.Close()
 		}
-		if l.leave != nil {
-			l.leave()
+		if l.unfollow != nil {
+			l.unfollow()
 		}
 		l.Remove()
 		l.Cancel(ErrEnded)
