@@ -259,7 +259,7 @@ func (x *Exchange) done(act dispatch.Action) {
 	x.clientWatch.Stop()
 	now, s := time.Now(), &x.Sum
 	s.PromptTokens, s.OutputTokens, s.CachedTokens = x.usage.Prompt, x.usage.Output, x.usage.Cached
-	x.observeLatency(now)
+	x.observeLatency(now) // tells the fleet how long its engines took
 	switch {
 	case x.drains:
 		x.restrict(acceptsLegs, x.cur)
@@ -287,7 +287,7 @@ func (x *Exchange) ended() {
 	x.HasOutcome = true
 	defer x.b.Release()
 	if !x.branch {
-		defer x.all.Report.Finished(&x.Sum, x.s.Observe)
+		defer x.all.Report.Finished(&x.Sum, x.s.Observe) // logs the summary, and hands it to the metrics
 	}
 	x.all.live.remove(x)
 	if x.caller != nil {

@@ -1,6 +1,10 @@
 // Package leg is one upstream request of one attempt: what is sent, what the answer means, which side is at fault for its end, and how
 // much of that the log and the client may see. It owns a Leg from its first byte to its last. It does not know the client's request:
 // package exchange starts legs, waits for them and ends them.
+//
+// Read leg.go for a leg from its first byte to its last, request.go for what is sent, result.go for what an answer means to the dispatch,
+// fault.go for whose health it changes. message.go says what the log and the client may see of it, forwarded.go what of
+// the client engines see.
 package leg
 
 import (

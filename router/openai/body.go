@@ -1,7 +1,10 @@
 // Package openai reads and writes the bodies of the OpenAI API, and of the API formats beside it: the client's request, the bodies of both
 // legs made of it, what an engine's answer and each event of a stream say, and errors. It reads a body in one pass and keeps it as it was
-// written; it builds nothing. It knows no engine and no configuration. The edge
-// parses bodies, leg writes those of both legs, and exchange and relay make what the client gets.
+// written; it builds nothing. It knows no engine and no configuration. The edge parses bodies, leg writes those of both legs, and exchange and
+// relay make what the client gets.
+//
+// Read body.go for what is known of a body, body_leg.go for the bodies of both legs, body_read.go and body_field.go for how each member is read,
+// shape.go for API formats. choices.go, continued.go, form.go and passthrough.go are for requests that are served in another way.
 package openai
 
 import (

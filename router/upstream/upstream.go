@@ -4,6 +4,9 @@
 // differently, or that has no known end, is an error. It says at which phase a request failed, because the caller may only ask
 // another engine if no byte has left. It does not know what a body means, when to retry, or what a failure says about an engine: the
 // legs, health checks and watchers of their callers decide that. A waiting request holds no buffer.
+//
+// Read upstream.go for a request, conn.go for its connection, response.go for the answer's body, cancel.go for what ends a wait. head.go reads
+// an answer's head and says when it is not acceptable.
 package upstream
 
 import (
