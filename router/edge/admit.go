@@ -59,7 +59,7 @@ func (q *request) Ended(x *exchange.Exchange) {
 		q.srv.Backgrounds.Hold(id, e, q.Forwarded, l)
 		q.lease = nil
 	}
-	used = x.Used()
+	used = x.Used() // tokens, for the lease
 }
 
 // FanEnded releases what was taken for the request.

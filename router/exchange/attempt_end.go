@@ -31,7 +31,7 @@ func (q *served) startJob(a *attempt, m *reclaim.Job, run func(context.Context),
 
 // closePrefill ends the prefill leg of an attempt whose decode leg holds nothing.
 func (q *served) closePrefill(a *attempt) {
-	// It may just have finished. With a data plane the cancel gives that back.
+	// It may just have finished. With a data plane the cancel frees what it holds.
 	switch {
 	case q.m.Connector.Traits().Cancels:
 	case q.m.Connector.Traits().RequiresSplit || !a.prefillAnswered():

@@ -1,6 +1,6 @@
 package exchange
 
-// Decode's first token shows that the KV of a split request has come. Until then three watches may find that it does not come:
+// Decode's first token shows that the KV of a split request has come. Until then three things may show that it does not come:
 //
 //   - expect (DoExpectDecode) starts when prefill has answered: the first token is due within timeouts.transfer. An answer that is not
 //     streamed brings its first token with its last, so there the KV itself is due, if engines report its arrival (landed).

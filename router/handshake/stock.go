@@ -28,7 +28,7 @@ func (h *Handshaker) HandOver(ctx context.Context, s *Snapshot, c *fleet.Pair) e
 }
 
 // stock asks stock engines one after the other: prefill's answer has its endpoint, which decode needs. What
-// prefill holds for it is taken by decode, or given back, or counted.
+// prefill holds for it is taken by decode, or freed, or counted.
 func (p *probe) stock(ctx context.Context) error {
 	c, e := p.c, p.c.Prefill
 	p.prefill.Open(ctx, e)

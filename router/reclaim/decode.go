@@ -208,7 +208,7 @@ func (r *Reclaimer) awaitHandOver(ctx context.Context, m *Job) bool {
 }
 
 // repeat asks prefill again under the same id, and returns what the answer means. If a new run of prefill answers, what that run now holds
-// is given back.
+// is freed.
 func (r *Reclaimer) repeat(ctx context.Context, m *Job) dispatch.EventKind {
 	if m.Again == nil {
 		return dispatch.EvPrefillLost

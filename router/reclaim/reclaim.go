@@ -84,7 +84,7 @@ type Certainty uint8
 
 const (
 	Certain  Certainty = iota
-	Possible           // it may be: if it cannot be given back, it is counted as such
+	Possible           // it may be: if it cannot be freed, it is counted as such
 	unlikely           // most likely it is not: then nothing is counted
 )
 
