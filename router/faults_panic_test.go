@@ -200,6 +200,28 @@ func TestFault68PanicInTheLimits(t *testing.T) {
 	}
 }
 
+// TestFault68PanicInTheLimitsOfARefusal has a limiter panic as it is told of the end of a request that the queue has refused: it is told once.
+func TestFault68PanicInTheLimitsOfARefusal(t *testing.T) {
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoHang}}})
+	s.Config.Limits.MaxConcurrentRequests, s.Config.Limits.Queue = 1, new(int)
+	l := new(panickyLimiter)
+	g := routertest.Start(t, s.Config, router.Parts{Limiter: l})
+	leave(t, g, routertest.PlainBody, func() bool {
+		if s.Cluster.Count("", "alone") == 0 {
+			return false
+		}
+		l.now.Store(true)
+		if r := g.Post(routertest.PathCompletions, routertest.PlainBody); r.Status != 500 {
+			t.Errorf("status %d: %s", r.Status, r.Body)
+		}
+		if n := l.ends.Load(); n != 1 {
+			t.Errorf("the lease has ended %d times", n)
+		}
+		return true
+	})
+	g.WaitIdle()
+}
+
 // panickyResponses panics when it is told which engine holds a response.
 type panickyResponses struct{}
 

@@ -68,9 +68,9 @@ func (q *request) FanEnded(used exchange.UsedTokens) { q.release(used) }
 // release gives back the request's place, and ends its lease of limits with what the request has used. It may be called twice.
 func (q *request) release(used exchange.UsedTokens) {
 	q.slot.Release() // the next request that waits gets the place
-	if q.lease != nil {
-		q.lease.Done(used.Total())
-		q.lease = nil
+	if lease := q.lease; lease != nil {
+		q.lease = nil // also if Done panics: it is called once
+		lease.Done(used.Total())
 	}
 }
 
