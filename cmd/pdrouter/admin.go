@@ -11,13 +11,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"pdrouter/auth"
 	"pdrouter/internal/refusal"
 	"pdrouter/internal/yamlfile"
 	"pdrouter/router"
 	"pdrouter/router/config"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 const (

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"pdrouter/auth/keys"
 	"pdrouter/internal/discovery"
 	"pdrouter/internal/limits"
@@ -29,8 +31,6 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/reclaim"
 	"pdrouter/router/report"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // TestMetricsExposition: every metric of the table has a value, and the names, types and labels of all metrics are those of

@@ -3,11 +3,11 @@ package main
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"pdrouter/internal/telemetry"
 	"pdrouter/router"
 	"pdrouter/router/fleet"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestHealthMetrics(t *testing.T) {

@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"pdrouter/auth"
 	"pdrouter/internal/telemetry"
 	"pdrouter/metadata/cache"
 	"pdrouter/metadata/routes"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestMetadataMetrics(t *testing.T) {

@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"pdrouter/internal/telemetry"
 	"pdrouter/policies/prefixes"
 	"pdrouter/router"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestPrefixMetrics(t *testing.T) {

@@ -13,12 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"pdrouter/internal/telemetry"
 	"pdrouter/metadata"
 	metahandshake "pdrouter/metadata/handshake"
 	"pdrouter/router"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestRouterMetrics(t *testing.T) {

@@ -60,9 +60,11 @@ func Packages() map[string]Package {
 		"kvplane/sched": {Ours: []string{"kvplane", "kvplane/control", "kvplane/internal/alarm", "kvplane/plan", "kvplane/transfer", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
 		// The words of the plane. It does nothing.
 		"kvplane": {Ours: []string{"kvplane/transfer", "metadata"}},
+		// What becomes of transfers, pure.
+		"kvplane/internal/core": {Ours: []string{"kvplane", "kvplane/internal/alarm", "kvplane/transfer", "kvplane/wire", "metadata"}},
 		// One rank's end of the plane. metadata/client: peers are found through the gateway.
 		"kvplane/agent": {
-			Ours:    []string{"internal/field", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/internal/alarm", "kvplane/internal/procid", "kvplane/internal/varint", "kvplane/memory", "kvplane/plan", "kvplane/sched", "kvplane/transfer", "kvplane/transport", "kvplane/wire", "metadata", "metadata/client"},
+			Ours:    []string{"internal/field", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/internal/alarm", "kvplane/internal/core", "kvplane/internal/procid", "kvplane/memory", "kvplane/plan", "kvplane/sched", "kvplane/transfer", "kvplane/transport", "kvplane/wire", "metadata", "metadata/client"},
 			Outside: []string{"golang.org/x/sys"},
 		},
 		// How bytes and messages move. An agent knows the interface alone; transporttest is for tests.

@@ -83,7 +83,7 @@ func TestEnginesThatLeftAreForgotten(t *testing.T) {
 		if n := len(c.w.engines); n > 130 {
 			t.Errorf("%d engines are known of 60 that came in the last hour", n)
 		}
-		if n := len(c.w.peers) + len(c.w.agents) + len(c.w.producer.sessions); n > 3*130 {
+		if n := len(c.w.peers) + len(c.w.agents) + len(c.w.producer.Sessions); n > 3*130 {
 			t.Errorf("%d peers, agents and sessions are left", n)
 		}
 	})
@@ -92,7 +92,7 @@ func TestEnginesThatLeftAreForgotten(t *testing.T) {
 		held := metadata.Incarnation{Engine: "held", Generation: 1}
 		c.w.room = 200
 		c.w.cfg.Times.Lease = 1 * time.Minute
-		c.w.producer.times.Lease = time.Hour * 1000
+		c.w.producer.Times.Lease = time.Hour * 1000
 		c.w.offer(&kvplane.Offer{ID: kvplane.NewTransferID(), Peer: held, Tokens: 12, Groups: fromP})
 		c.w.pass()
 		for i := range 300 {

@@ -8,7 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/wire"
+	"pdrouter/metadata"
 )
 
 // TestRegisterWithinRoom: a registration of blocks that its sender does not have is malformed before its runs become
@@ -72,12 +74,12 @@ func TestForeignBlocksAreMalformed(t *testing.T) {
 // TestSessionBudget: the registrations of one session have at most so many blocks together, and what has ended makes
 // room again.
 func TestSessionBudget(t *testing.T) {
-	p := newProducer(kvplane.Times{}.WithDefaults())
+	p := core.NewProducer(kvplane.Times{}.WithDefaults())
 	m := &wire.Message{Wait: time.Minute, Groups: []kvplane.BlockList{{Blocks: make([]int32, 4)}, {Blocks: make([]int32, 1)}}}
 	register := func(seq int) wire.Status {
 		t.Helper()
-		out := p.Step(event{kind: evRegister, at: 1, peer: 1, inc: far, seq: uint64(seq), id: numbered(seq), msg: m, budget: 10}, nil)
-		return out[len(out)-1].status
+		out := p.Step(core.Event{Kind: core.EvRegister, At: 1, Peer: 1, Inc: consumerRun, Seq: uint64(seq), ID: transferNumber(seq), Msg: m, Budget: 10}, nil)
+		return out[len(out)-1].Status
 	}
 	for seq, want := range map[int]wire.State{1: wire.Waiting, 2: wire.Waiting} {
 		if got := register(seq); got.State != want {
@@ -87,17 +89,24 @@ func TestSessionBudget(t *testing.T) {
 	if got := register(3); got.State != wire.NotBegun || got.Reason != kvplane.Full {
 		t.Errorf("a third: %+v; want not_begun(full)", got)
 	}
-	p.Step(event{kind: evAbandon, at: 2, id: numbered(1)}, nil)
+	p.Step(core.Event{Kind: core.EvAbandon, At: 2, ID: transferNumber(1)}, nil)
 	if got := register(4); got.State != wire.Waiting {
 		t.Errorf("after one has ended: %+v; want waiting", got)
 	}
-	if n := p.sessions[1].blocks; n != 10 {
+	if n := p.Sessions[1].Blocks; n != 10 {
 		t.Errorf("%d blocks are counted; want 10", n)
 	}
 	// D may have its blocks back, and register them again, before P hears how a write has ended.
-	p.Step(event{kind: evOffer, at: 3, id: numbered(4), inc: far, offer: &kvplane.Offer{Peer: far}}, nil)
-	p.Step(event{kind: evConsumers, at: 3, id: numbered(4), owed: []peerID{1}}, nil)
-	if n := p.sessions[1].blocks; n != 5 {
+	p.Step(core.Event{Kind: core.EvOffer, At: 3, ID: transferNumber(4), Inc: consumerRun, Offer: &kvplane.Offer{Peer: consumerRun}}, nil)
+	p.Step(core.Event{Kind: core.EvConsumers, At: 3, ID: transferNumber(4), Owed: []core.PeerID{1}}, nil)
+	if n := p.Sessions[1].Blocks; n != 5 {
 		t.Errorf("%d blocks are counted while one is being written; want 5", n)
 	}
+}
+
+// consumerRun is a consumer's engine.
+var consumerRun = metadata.Incarnation{Engine: "far", Generation: 1}
+
+func transferNumber(i int) kvplane.TransferID {
+	return kvplane.TransferID{0: 1, 1: byte(i), 2: byte(i >> 8)}
 }

@@ -5,6 +5,8 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/internal/alarm"
+	"pdrouter/kvplane/internal/core"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
@@ -24,12 +26,12 @@ func newWriter(ctx context.Context, cfg Config, self metadata.Record, h host) *w
 // reset forgets all peers and what was between them and this agent.
 func (w *writer) reset() {
 	before := w.producer
-	w.producer, w.consumer = newProducer(w.cfg.Times), newConsumer(w.cfg.Times)
+	w.producer, w.consumer = core.NewProducer(w.cfg.Times), core.NewConsumer(w.cfg.Times)
 	if before != nil {
-		w.producer.bounds = before.bounds
+		w.producer.Bounds = before.Bounds
 	}
 	w.timers, w.vigil, w.stuck = alarm.Timers{}, vigil{suspects: map[metadata.Incarnation][]metadata.Record{}}, stuck{}
-	w.engines, w.agents, w.peers = map[metadata.Incarnation]*engine{}, map[string]*peer{}, map[peerID]*peer{}
+	w.engines, w.agents, w.peers = map[metadata.Incarnation]*engine{}, map[string]*peer{}, map[core.PeerID]*peer{}
 	w.collected.shifted = true
 	w.writes, w.sent, w.tell, w.parked, w.spoke = map[uint64]*write{}, map[kvplane.TransferID]uint64{}, nil, 0, 0
 }
@@ -37,27 +39,26 @@ func (w *writer) reset() {
 // expect, offer and abandon are the engine's words, on the owner's goroutine.
 func (w *writer) expect(x *kvplane.Expectation) {
 	if w.remnants[x.ID] != nil {
-		w.drops[dropRepeat]++
+		w.drops[core.DropRepeat]++
 		return
 	}
-	w.stepConsumer(event{kind: evExpect, id: x.ID, inc: x.Peer, expect: x})
-	r := w.consumer.receipts[x.ID]
-	if r == nil || r.expect != x { // it was not taken, or has ended
+	w.stepConsumer(core.Event{Kind: core.EvExpect, ID: x.ID, Inc: x.Peer, Expect: x})
+	if !w.consumer.Accepted(x) {
 		return
 	}
-	if r.state == receiptPairing || r.state == receiptCollect {
-		w.awaited[x.ID] = &pending{inc: x.Peer, blocks: blocks(x.Groups)}
+	if w.consumer.Awaits(x.ID) {
+		w.awaited[x.ID] = &pending{inc: x.Peer, blocks: transfer.CountBlocks(x.Groups)}
 	}
-	if r.unpaired {
-		w.seek(x.ID, x.Peer)
+	if from, ok := w.consumer.UnpairedWith(x.ID); ok {
+		w.seek(x.ID, from)
 	}
 }
 
 // queue is the engine's word that it will expect a transfer later.
 func (w *writer) queue(id kvplane.TransferID, from metadata.Incarnation) {
-	known := w.consumer.receipts[id] != nil
-	w.stepConsumer(event{kind: evQueue, id: id, inc: from})
-	if r := w.consumer.receipts[id]; !known && r != nil && r.unpaired {
+	known := w.consumer.Knows(id)
+	w.stepConsumer(core.Event{Kind: core.EvQueue, ID: id, Inc: from})
+	if _, ok := w.consumer.UnpairedWith(id); ok && !known {
 		w.seek(id, from)
 	}
 }
@@ -79,13 +80,12 @@ func (w *writer) seek(id kvplane.TransferID, from metadata.Incarnation) {
 
 func (w *writer) offer(o *kvplane.Offer) {
 	w.owe(o.Peer, 1)
-	w.stepProducer(event{kind: evOffer, id: o.ID, inc: o.Peer, offer: o})
-	g := w.producer.given[o.ID]
-	if g == nil || g.offer != o {
-		w.owe(o.Peer, -1) // it was not taken
-		return
+	w.stepProducer(core.Event{Kind: core.EvOffer, ID: o.ID, Inc: o.Peer, Offer: o})
+	taken, held := w.producer.Accepted(o)
+	if !taken {
+		w.owe(o.Peer, -1)
 	}
-	if g.state != givenHeld { // it had been given up before, and has ended
+	if !held {
 		return
 	}
 	w.watch(w.cfg.Times.Lost)
@@ -102,8 +102,8 @@ func (w *writer) offer(o *kvplane.Offer) {
 }
 
 func (w *writer) abandon(id kvplane.TransferID, why string) {
-	e := event{kind: evAbandon, id: id, detail: why}
-	given, expected := w.producer.given[id] != nil, w.consumer.receipts[id] != nil
+	e := core.Event{Kind: core.EvAbandon, ID: id, Detail: why}
+	given, expected := w.producer.Knows(id), w.consumer.Knows(id)
 	if given || !expected && w.self.Role != metadata.Decode {
 		w.stepProducer(e)
 	}
@@ -113,24 +113,24 @@ func (w *writer) abandon(id kvplane.TransferID, why string) {
 }
 
 // report tells the engine.
-func (w *writer) report(x *effect) {
+func (w *writer) report(x *core.Effect) {
 	w.account(x)
-	r := kvplane.Report{ID: x.id, Rank: w.self.Rank, Kind: x.report, Reason: x.reason, Detail: x.detail, Tokens: x.tokens, K: x.k, N: x.n}
+	r := kvplane.Report{ID: x.ID, Rank: w.self.Rank, Kind: x.Report, Reason: x.Reason, Detail: x.Detail, Tokens: x.Tokens, K: x.K, N: x.N}
 	switch {
-	case x.expect != nil:
-		r.Order, r.Groups = kvplane.ExpectOrder, x.expect.Groups
-	case x.offer != nil:
-		r.Order, r.Groups = kvplane.OfferOrder, x.offer.Groups
+	case x.Expect != nil:
+		r.Order, r.Groups = kvplane.ExpectOrder, x.Expect.Groups
+	case x.Offer != nil:
+		r.Order, r.Groups = kvplane.OfferOrder, x.Offer.Groups
 	default:
 		r.Order = kvplane.QueueOrder
 	}
-	r.Blocks = blocks(r.Groups)
-	if x.report == kvplane.Ready {
+	r.Blocks = transfer.CountBlocks(r.Groups)
+	if x.Report == kvplane.Ready {
 		r.Rest = w.tail(x)
 	}
-	if x.report == kvplane.Sent {
-		r.Bytes = w.sent[x.id]
-		delete(w.sent, x.id)
+	if x.Report == kvplane.Sent {
+		r.Bytes = w.sent[x.ID]
+		delete(w.sent, x.ID)
 	}
 	w.told = true
 	if w.cfg.Report != nil {
@@ -140,49 +140,22 @@ func (w *writer) report(x *effect) {
 	}
 }
 
-func blocks(groups []kvplane.BlockList) int {
-	n := 0
-	for _, g := range groups {
-		n += len(g.Blocks)
-	}
-	return n
-}
-
 // status counts the books.
 func (w *writer) status() Status {
 	s := w.stats
 	s.Quarantined, s.Stuck, s.Dropped = w.quarantined(), w.stuckWrites(), map[string]int{}
 	s.Received, s.Served, s.Failed = ends(&w.received), ends(&w.served), ends(&w.failed)
-	for _, in := range w.producer.sessions {
-		s.Registrations += len(in.regs)
-	}
-	for _, g := range w.producer.given {
-		if g.state == givenHeld || g.state == givenDraining {
-			s.Offers++
-			s.HeldBlocks += blocks(g.offer.Groups)
-		}
-	}
+	s.Registrations, s.Offers, s.HeldBlocks = w.producer.Counts()
+	s.Expectations, s.PinnedBlocks = w.consumer.Counts()
 	for _, x := range w.remnants {
 		s.Expectations++
-		s.PinnedBlocks += blocks(x.last.expect.Groups)
-	}
-	for _, r := range w.consumer.receipts {
-		if r.expect == nil || r.retired {
-			continue
-		}
-		s.Expectations++
-		switch r.state {
-		case receiptStop:
-			s.PinnedBlocks += blocks(r.expect.Groups)
-		case receiptPairing, receiptCollect:
-			s.PinnedBlocks += blocks(r.expect.Groups)
-		}
+		s.PinnedBlocks += transfer.CountBlocks(x.last.Expect.Groups)
 	}
 	s.Writing = len(w.writes)
 	s.Peers = len(w.peers)
 	for i, n := range w.drops {
 		if n > 0 {
-			s.Dropped[drop(i).String()] = n
+			s.Dropped[core.Drop(i).String()] = n
 		}
 	}
 	return s

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
@@ -34,7 +35,7 @@ func (w *writer) wind() {
 		return
 	}
 	w.ending = ending{begun: true, until: w.now() + closeWait}
-	w.step(event{kind: evClose})
+	w.step(core.Event{Kind: core.EvClose})
 	w.tellSettled()
 	w.ending.wake = w.now() + flushTime
 	w.timers.Set(&w.ending)
@@ -93,7 +94,7 @@ func (w *writer) sever() error {
 		}
 	}
 	for _, inc := range incarnations {
-		w.step(event{kind: evGone, inc: inc, fenced: fenced[inc] || closed && !w.neighbours(known[inc])})
+		w.step(core.Event{Kind: core.EvGone, Inc: inc, Fenced: fenced[inc] || closed && !w.neighbours(known[inc])})
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/metadata"
 )
 
@@ -37,7 +38,7 @@ func TestAdmissionBeginsWithAFence(t *testing.T) {
 		cfg := Config{Transport: f, Log: slog.New(slog.DiscardHandler), Times: kvplane.Times{}.WithDefaults()}
 		w := newWriter(context.Background(), cfg, metadata.Record{Agent: "d"}, host{now: func() time.Duration { return 1 }})
 		w.peers[1] = &peer{id: 1, record: metadata.Record{Agent: "p"}}
-		w.do(&effect{do: doAdmit, peer: 1})
+		w.do(&core.Effect{Do: core.DoAdmit, Peer: 1})
 		want := []string{"fence p", "admit p"}
 		if err != nil {
 			want = want[:1]

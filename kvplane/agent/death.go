@@ -57,16 +57,8 @@ func (w *writer) look() {
 // never at single transfers.
 func (w *writer) hanging() map[metadata.Incarnation]bool {
 	out := map[metadata.Incarnation]bool{}
-	for _, s := range w.consumer.sessions {
-		if (len(s.links) > 0 || s.keeps()) && !s.proof {
-			out[s.inc] = true
-		}
-	}
-	for _, s := range w.producer.sessions {
-		if len(s.regs) > 0 && !s.void { // it is told again and again how they have ended
-			out[s.inc] = true
-		}
-	}
+	w.consumer.Hanging(out)
+	w.producer.Hanging(out)
 	for inc, e := range w.engines {
 		if len(e.expects) > 0 { // which wait until it is known whom they hear from
 			out[inc] = true

@@ -1,67 +1,68 @@
 package agent
 
 import (
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/transport"
 	"pdrouter/kvplane/wire"
 )
 
 // do carries out one effect.
-func (w *writer) do(x *effect) {
-	p := w.peers[x.peer]
-	switch x.do {
-	case doReport:
+func (w *writer) do(x *core.Effect) {
+	p := w.peers[x.Peer]
+	switch x.Do {
+	case core.DoReport:
 		w.report(x)
 		return
-	case doDrop:
-		w.drops[x.drop]++
+	case core.DoDrop:
+		w.drops[x.Drop]++
 		return
-	case doDrain:
+	case core.DoDrain:
 		w.drain(x)
 		return
-	case doSeek:
-		if r := w.consumer.receipts[x.id]; r != nil && r.unpaired {
-			w.seek(x.id, r.inc)
+	case core.DoSeek:
+		if from, ok := w.consumer.UnpairedWith(x.ID); ok {
+			w.seek(x.ID, from)
 		}
 		return
 	}
 	if p == nil {
 		return // gone
 	}
-	switch x.do {
-	case doStatus:
-		w.send(p, &wire.Message{Kind: wire.KindStatus, Seq: x.seq, Status: x.status})
-	case doRegister:
+	switch x.Do {
+	case core.DoStatus:
+		w.send(p, &wire.Message{Kind: wire.KindStatus, Seq: x.Seq, Status: x.Status})
+	case core.DoRegister:
 		m := &wire.Message{
-			Kind: wire.KindRegister, Seq: x.seq, ID: x.id, Need: x.expect.Need, Groups: x.expect.Groups,
-			Ticket: x.expect.Ticket, Hash: x.expect.Hash, Wait: x.wait,
+			Kind: wire.KindRegister, Seq: x.Seq, ID: x.ID, Need: x.Expect.Need, Groups: x.Expect.Groups,
+			Ticket: x.Expect.Ticket, Hash: x.Expect.Hash, Wait: x.Wait,
 		}
 		if p.admitted == 0 || w.now()-p.admitted >= w.cfg.Times.Resend/2 {
 			w.send(p, m)
 		} // else its connection was cut just now, and a write before it has seen that would fail; this is sent again soon
-		if x.k > 0 { // it does not answer: its rank may have been rebuilt
+		if x.K > 0 { // it does not answer: its rank may have been rebuilt
 			p.unsure = true
 			w.doubt(p)
 		}
-	case doCancel:
-		w.send(p, &wire.Message{Kind: wire.KindCancel, Seq: x.seq, ID: x.id, Why: x.reason.String()})
-		if x.k > 0 {
+	case core.DoCancel:
+		w.send(p, &wire.Message{Kind: wire.KindCancel, Seq: x.Seq, ID: x.ID, Why: x.Reason.String()})
+		if x.K > 0 {
 			w.doubt(p)
 		}
-	case doFloor:
+	case core.DoFloor:
 		if !p.owed {
 			p.owed = true
 			w.tell = append(w.tell, p)
 		}
-		p.settled = append(p.settled, x.seq)
-	case doBeat:
-		w.send(p, &wire.Message{Kind: wire.KindBeat, Beats: x.beats})
-	case doBeatAck:
-		w.send(p, &wire.Message{Kind: wire.KindBeatAck, Beats: x.beats})
-	case doBye:
+		p.settled = append(p.settled, x.Seq)
+	case core.DoBeat:
+		w.send(p, &wire.Message{Kind: wire.KindBeat, Beats: x.Beats})
+	case core.DoBeatAck:
+		w.send(p, &wire.Message{Kind: wire.KindBeatAck, Beats: x.Beats})
+	case core.DoBye:
 		w.send(p, &wire.Message{Kind: wire.KindBye})
-	case doFence:
+	case core.DoFence:
 		w.fence(p)
-	case doAdmit:
+	case core.DoAdmit:
 		// Whatever it had posted behind the fence has ended; the second fence makes sure that nothing of it is left on
 		// a connection that came after the first.
 		if f, ok := w.cfg.Transport.(transport.Fencer); ok && f.Fence(p.record.Agent) == nil {
@@ -69,9 +70,9 @@ func (w *writer) do(x *effect) {
 			p.admitted = w.now()
 			w.log.Info("kvplane: fenced peer is admitted again", "peer", p.record.Agent)
 		}
-	case doPair:
+	case core.DoPair:
 		w.again(p)
-	case doPost:
+	case core.DoPost:
 		w.write(p, x)
 	}
 }
@@ -85,9 +86,7 @@ func (w *writer) send(p *peer, m *wire.Message) {
 		w.again(p)
 		return
 	}
-	if s := w.consumer.sessions[p.id]; s != nil {
-		m.Floor = s.floor
-	}
+	m.Floor = w.consumer.FloorOf(p.id)
 	w.active = w.now()
 	w.spoke, p.used = w.active, w.active
 	if err := w.cfg.Transport.Send(p.record.Agent, w.seal(p, m)); err != nil {
@@ -108,10 +107,7 @@ func (w *writer) tellSettled() {
 	for _, p := range w.tell {
 		p.owed = false
 		m := &wire.Message{Kind: wire.KindFloor}
-		floor := uint64(0)
-		if s := w.consumer.sessions[p.id]; s != nil {
-			floor = s.floor
-		}
+		floor := w.consumer.FloorOf(p.id)
 		for _, seq := range p.settled {
 			if seq >= floor && len(m.Settled) < wire.MaxSettled {
 				m.Settled = append(m.Settled, seq)
@@ -136,16 +132,16 @@ func (w *writer) fence(p *peer) {
 		return
 	}
 	w.log.Info("kvplane: silent peer is fenced", "peer", p.record.Agent)
-	w.stepConsumer(event{kind: evFenced, peer: p.id})
+	w.stepConsumer(core.Event{Kind: core.EvFenced, Peer: p.id})
 }
 
 // drain takes in what a writer had sent before its end: two whole passes, after the net delay that the core has waited.
-func (w *writer) drain(x *effect) {
+func (w *writer) drain(x *core.Effect) {
 	// The passes are made from the inbox, so that a poll never runs inside another.
-	id, peer, seq := x.id, x.peer, x.seq
+	id, peer, seq := x.ID, x.Peer, x.Seq
 	w.later(func() {
 		w.poll()
 		w.poll()
-		w.stepConsumer(event{kind: evDrained, peer: peer, seq: seq, id: id})
+		w.stepConsumer(core.Event{Kind: core.EvDrained, Peer: peer, Seq: seq, ID: id})
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/transport"
 	"pdrouter/kvplane/wire"
@@ -177,7 +178,7 @@ func TestEventBudget(t *testing.T) {
 			t.Logf("%s: %v allocations of at most %v", c.name, got, c.budget)
 		}
 	}
-	if n := x.d.drops[dropForged] + x.d.drops[dropMalformed] + x.p.drops[dropForged] + x.p.drops[dropMalformed]; n > 0 {
+	if n := x.d.drops[core.DropForged] + x.d.drops[core.DropMalformed] + x.p.drops[core.DropForged] + x.p.drops[core.DropMalformed]; n > 0 {
 		t.Errorf("%d messages were not taken in", n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
@@ -87,14 +88,7 @@ func (w *writer) isIdle(inc metadata.Incarnation, e *engine) bool {
 		return false
 	}
 	for _, p := range e.peers {
-		if p.writes > 0 || p.owed {
-			return false
-		}
-		if s := w.producer.sessions[p.id]; s != nil && len(s.regs) > 0 {
-			return false
-		}
-		if s := w.consumer.sessions[p.id]; s != nil &&
-			(len(s.links) > 0 || s.barred || slices.ContainsFunc(s.queued.all, (*receipt).isQueued)) {
+		if p.writes > 0 || p.owed || w.producer.Busy(p.id) || w.consumer.Busy(p.id) {
 			return false
 		}
 	}
@@ -128,15 +122,11 @@ func (w *writer) forget(inc metadata.Incarnation) {
 	w.log.Info("kvplane: an engine that is not used is forgotten", "peer", inc.ID())
 	delete(w.engines, inc)
 	for _, p := range e.peers {
-		if s := w.consumer.sessions[p.id]; s != nil {
-			w.consumer.base = max(w.consumer.base, s.last)
-		}
-		if s := w.producer.sessions[p.id]; s != nil && s.burnt > s.floor {
-			w.producer.past = max(w.producer.past, s.burnt)
-		}
+		w.consumer.EndSession(p.id)
+		w.producer.EndSession(p.id)
 		p.gone, p.retry = true, 0
 	}
-	w.step(event{kind: evGone, inc: inc})
+	w.step(core.Event{Kind: core.EvGone, Inc: inc})
 	for _, p := range e.peers {
 		w.release(p)
 	}

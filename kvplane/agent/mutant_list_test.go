@@ -2,10 +2,12 @@ package agent
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
@@ -41,27 +43,27 @@ func mutants() []*mutant {
 }
 
 // mutantRawCount counts a completion that comes twice for another producer of the same transfer.
-func mutantRawCount(_ *sim, n *simNode, core applier) applier {
+func mutantRawCount(_ *sim, n *simNode, real applier) applier {
 	ids := map[registrationKey]kvplane.TransferID{}
 	seen := map[registrationKey]bool{}
-	return func(q queued, out []effect) []effect {
+	return func(q queued, out []core.Effect) []core.Effect {
 		e := &q.event
-		if !q.producer && e.kind == evStatus && e.msg.Status.State == wire.Done {
-			k := registrationKey{e.peer, e.seq}
-			if r := n.w.consumer.receipts[ids[k]]; seen[k] && r != nil {
-				for _, l := range r.links {
-					if l.state != originFinal && l.writes {
-						e.peer, e.seq = l.session.peer, l.seq
+		if !q.producer && e.Kind == core.EvStatus && e.Msg.Status.State == wire.Done {
+			k := registrationKey{e.Peer, e.Seq}
+			if r := n.w.consumer.Receipts[ids[k]]; seen[k] && r != nil {
+				for _, l := range r.Links {
+					if l.State != core.OriginFinal && l.Writes {
+						e.Peer, e.Seq = l.Session.Peer, l.Seq
 						break
 					}
 				}
 			}
 			seen[k] = true
 		}
-		out = core(q, out)
+		out = real(q, out)
 		for i := range out {
-			if out[i].do == doRegister {
-				ids[registrationKey{out[i].peer, out[i].seq}] = out[i].id
+			if out[i].Do == core.DoRegister {
+				ids[registrationKey{out[i].Peer, out[i].Seq}] = out[i].ID
 			}
 		}
 		return out
@@ -69,18 +71,18 @@ func mutantRawCount(_ *sim, n *simNode, core applier) applier {
 }
 
 type registrationKey struct {
-	peer peerID
+	peer core.PeerID
 	seq  uint64
 }
 
 // mutantNumber expects as many producers as the size that one of them names, and not those of the records.
-func mutantNumber(s *sim, n *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		if e := &q.event; !q.producer && e.kind == evProducers {
-			p, d := s.byID[e.id].p.engine.shape.tp, n.run.engine.shape.tp
-			e.links = e.links[:min(len(e.links), max(1, p/d))]
+func mutantNumber(s *sim, n *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		if e := &q.event; !q.producer && e.Kind == core.EvProducers {
+			p, d := s.byID[e.ID].p.engine.shape.tp, n.run.engine.shape.tp
+			e.Links = e.Links[:min(len(e.Links), max(1, p/d))]
 		}
-		return core(q, out)
+		return real(q, out)
 	}
 }
 
@@ -101,116 +103,116 @@ func mutantGeneration(n *simNode, ask asker) asker {
 }
 
 // harmless declares producers of failed transfers harmless and goes on as the core would.
-func (n *simNode) harmless(at time.Duration, out []effect, which func(r *receipt, l *origin) bool) []effect {
+func (n *simNode) harmless(at time.Duration, out []core.Effect, which func(r *core.Receipt, l *core.Origin) bool) []core.Effect {
 	c := n.w.consumer
-	c.out, c.now = out, at
-	for _, id := range sortedIDs(c.receipts) {
-		r := c.receipts[id]
-		if r.state != receiptStop {
+	c.Out, c.Now = out, at
+	for _, id := range slices.SortedFunc(maps.Keys(c.Receipts), kvplane.TransferID.Compare) {
+		r := c.Receipts[id]
+		if r.State != core.ReceiptStop {
 			continue
 		}
 		changed := false
-		for _, l := range r.links {
-			if !l.harmless() && which(r, l) {
-				l.fenced, changed = true, true
+		for _, l := range r.Links {
+			if !l.Harmless() && which(r, l) {
+				l.Fenced, changed = true, true
 			}
 		}
 		if changed {
-			c.check(r)
+			c.Check(r)
 		}
 	}
-	out, c.out = c.out, nil
+	out, c.Out = c.Out, nil
 	return out
 }
 
 // mutantTimeout gives blocks back two seconds after the failure.
-func mutantTimeout(_ *sim, n *simNode, core applier) applier {
+func mutantTimeout(_ *sim, n *simNode, real applier) applier {
 	since := map[kvplane.TransferID]time.Duration{}
-	return func(q queued, out []effect) []effect {
-		out = core(q, out)
+	return func(q queued, out []core.Effect) []core.Effect {
+		out = real(q, out)
 		if q.producer {
 			return out
 		}
 		for i := range out {
-			if out[i].do == doReport && out[i].report == kvplane.Negative {
-				since[out[i].id] = q.event.at
+			if out[i].Do == core.DoReport && out[i].Report == kvplane.Negative {
+				since[out[i].ID] = q.event.At
 			}
 		}
-		return n.harmless(q.event.at, out, func(r *receipt, _ *origin) bool { return q.event.at-since[r.id] > 2*time.Second })
+		return n.harmless(q.event.At, out, func(r *core.Receipt, _ *core.Origin) bool { return q.event.At-since[r.ID] > 2*time.Second })
 	}
 }
 
 // mutantEarlyFree takes a cancel for its answer.
-func mutantEarlyFree(_ *sim, n *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		out = core(q, out)
+func mutantEarlyFree(_ *sim, n *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		out = real(q, out)
 		if q.producer {
 			return out
 		}
-		return n.harmless(q.event.at, out, func(_ *receipt, l *origin) bool { return l.state == originCancelled })
+		return n.harmless(q.event.At, out, func(_ *core.Receipt, l *core.Origin) bool { return l.State == core.OriginCancelled })
 	}
 }
 
 // mutantOtherLeg does not tell prefill that decode has given up, nor the other way round.
-func mutantOtherLeg(_ *sim, _ *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		if q.event.kind == evAbandon && q.producer {
+func mutantOtherLeg(_ *sim, _ *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		if q.event.Kind == core.EvAbandon && q.producer {
 			return out
 		}
-		return core(q, out)
+		return real(q, out)
 	}
 }
 
 // mutantReuse serves a transfer that was served before.
-func mutantReuse(_ *sim, n *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		if e := &q.event; q.producer && e.kind == evRegister {
-			if g := n.w.producer.given[e.id]; g != nil && g.state == givenSpent && g.offer != nil && g.known {
-				s := n.w.producer.sessions[e.peer]
-				if s == nil || s.regs[e.seq] == nil {
-					g.state, g.regs = givenHeld, nil
+func mutantReuse(_ *sim, n *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		if e := &q.event; q.producer && e.Kind == core.EvRegister {
+			if g := n.w.producer.Given[e.ID]; g != nil && g.State == core.GivenSpent && g.Offer != nil && g.Known {
+				s := n.w.producer.Sessions[e.Peer]
+				if s == nil || s.Regs[e.Seq] == nil {
+					g.State, g.Regs = core.GivenHeld, nil
 				}
 			}
 		}
-		return core(q, out)
+		return real(q, out)
 	}
 }
 
 // mutantNoFloor refuses no registration for the age of its number.
-func mutantNoFloor(_ *sim, n *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		if e := &q.event; q.producer && e.kind == evRegister {
-			if s := n.w.producer.sessions[e.peer]; s != nil && e.seq < s.floor {
-				m := *e.msg
-				m.Floor, s.floor, s.low = 0, 0, 0
-				e.msg = &m
+func mutantNoFloor(_ *sim, n *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		if e := &q.event; q.producer && e.Kind == core.EvRegister {
+			if s := n.w.producer.Sessions[e.Peer]; s != nil && e.Seq < s.Floor {
+				m := *e.Msg
+				m.Floor, s.Floor, s.Low = 0, 0, 0
+				e.Msg = &m
 			}
 		}
-		return core(q, out)
+		return real(q, out)
 	}
 }
 
 // mutantNoDrain takes a proof of death for the end of its writes.
-func mutantNoDrain(_ *sim, _ *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		if e := &q.event; !q.producer && e.kind == evGone && e.proof {
-			e.fenced = true
+func mutantNoDrain(_ *sim, _ *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		if e := &q.event; !q.producer && e.Kind == core.EvGone && e.Proof {
+			e.Fenced = true
 		}
-		return core(q, out)
+		return real(q, out)
 	}
 }
 
 // mutantOneReport says safe with negative.
-func mutantOneReport(_ *sim, _ *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		var both []effect
-		for _, x := range core(q, out) {
+func mutantOneReport(_ *sim, _ *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		var both []core.Effect
+		for _, x := range real(q, out) {
 			switch {
-			case x.do == doReport && x.report == kvplane.Safe:
+			case x.Do == core.DoReport && x.Report == kvplane.Safe:
 				continue
-			case x.do == doReport && x.report == kvplane.Negative:
+			case x.Do == core.DoReport && x.Report == kvplane.Negative:
 				both = append(both, x)
-				x.report = kvplane.Safe
+				x.Report = kvplane.Safe
 			}
 			both = append(both, x)
 		}
@@ -219,22 +221,22 @@ func mutantOneReport(_ *sim, _ *simNode, core applier) applier {
 }
 
 // mutantAlign takes both lists to end with the same token.
-func mutantAlign(s *sim, n *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		out = core(q, out)
+func mutantAlign(s *sim, n *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		out = real(q, out)
 		for i := range out {
 			x := &out[i]
-			if x.do != doPost {
+			if x.Do != core.DoPost {
 				continue
 			}
-			p, d := n.run.engine.shape.logical, s.byID[x.id].d.engine.shape.logical
-			m := *x.msg
+			p, d := n.run.engine.shape.logical, s.byID[x.ID].d.engine.shape.logical
+			m := *x.Msg
 			m.Groups = slices.Clone(m.Groups)
 			for g := range m.Groups {
-				end := x.offer.Groups[g].First + len(x.offer.Groups[g].Blocks)*p
+				end := x.Offer.Groups[g].First + len(x.Offer.Groups[g].Blocks)*p
 				m.Groups[g].First = max(0, end-len(m.Groups[g].Blocks)*d)
 			}
-			x.msg = &m
+			x.Msg = &m
 		}
 		return out
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/sched"
 	"pdrouter/kvplane/transport"
 	"pdrouter/kvplane/wire"
@@ -54,77 +55,77 @@ func (t *simRepost) Poll(out []transport.Incoming) []transport.Incoming {
 }
 
 // mutantRequestID matches a registration with what was offered for an earlier attempt of the same request.
-func mutantRequestID(s *sim, n *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		if e := &q.event; q.producer && e.kind == evRegister && s.byID[e.id] != nil {
-			if g := n.w.producer.given[e.id]; g == nil || g.state == givenEarly {
-				for _, a := range s.byID[e.id].request.attempts {
-					if o := n.w.producer.given[a.id]; o != nil && o.state == givenHeld {
-						e.id = a.id
+func mutantRequestID(s *sim, n *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		if e := &q.event; q.producer && e.Kind == core.EvRegister && s.byID[e.ID] != nil {
+			if g := n.w.producer.Given[e.ID]; g == nil || g.State == core.GivenEarly {
+				for _, a := range s.byID[e.ID].request.attempts {
+					if o := n.w.producer.Given[a.id]; o != nil && o.State == core.GivenHeld {
+						e.ID = a.id
 						break
 					}
 				}
 			}
 		}
-		return core(q, out)
+		return real(q, out)
 	}
 }
 
 // mutantDropNegative loses the word that a transfer has failed.
-func mutantDropNegative(_ *sim, _ *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		return slices.DeleteFunc(core(q, out), func(x effect) bool {
-			return x.do == doReport && (x.report == kvplane.Negative || x.report == kvplane.Safe)
+func mutantDropNegative(_ *sim, _ *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		return slices.DeleteFunc(real(q, out), func(x core.Effect) bool {
+			return x.Do == core.DoReport && (x.Report == kvplane.Negative || x.Report == kvplane.Safe)
 		})
 	}
 }
 
 // mutantCountTwice takes a consumer that registers again for another one.
-func mutantCountTwice(_ *sim, n *simNode, core applier) applier {
+func mutantCountTwice(_ *sim, n *simNode, real applier) applier {
 	count := map[kvplane.TransferID]int{}
-	return func(q queued, out []effect) []effect {
+	return func(q queued, out []core.Effect) []core.Effect {
 		e, p := &q.event, n.w.producer
 		repeated := false
-		if q.producer && e.kind == evRegister {
-			if s := p.sessions[e.peer]; s != nil {
-				r := s.regs[e.seq]
-				repeated = r != nil && r.state == regEnded && r.status.State == wire.Done
+		if q.producer && e.Kind == core.EvRegister {
+			if s := p.Sessions[e.Peer]; s != nil {
+				r := s.Regs[e.Seq]
+				repeated = r != nil && r.State == core.RegEnded && r.Status.State == wire.Done
 			}
 		}
-		out = core(q, out)
-		if !q.producer || e.kind != evWritten && e.kind != evNothing && !repeated {
+		out = real(q, out)
+		if !q.producer || e.Kind != core.EvWritten && e.Kind != core.EvNothing && !repeated {
 			return out
 		}
-		count[e.id]++
-		if g := p.given[e.id]; g != nil && g.state == givenHeld && g.known && count[e.id] >= len(g.owed) {
-			p.out, p.now = out, e.at
-			p.spend(g)
-			out, p.out = p.out, nil
+		count[e.ID]++
+		if g := p.Given[e.ID]; g != nil && g.State == core.GivenHeld && g.Known && count[e.ID] >= len(g.Owed) {
+			p.Out, p.Now = out, e.At
+			p.Spend(g)
+			out, p.Out = p.Out, nil
 		}
 		return out
 	}
 }
 
 // mutantFailedNoDrain takes a failed write for one that was never begun.
-func mutantFailedNoDrain(_ *sim, _ *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		if e := &q.event; !q.producer && e.kind == evStatus && e.msg.Status.State == wire.Failed {
-			m := *e.msg
+func mutantFailedNoDrain(_ *sim, _ *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		if e := &q.event; !q.producer && e.Kind == core.EvStatus && e.Msg.Status.State == wire.Failed {
+			m := *e.Msg
 			m.Status.State = wire.NotBegun
-			e.msg = &m
+			e.Msg = &m
 		}
-		return core(q, out)
+		return real(q, out)
 	}
 }
 
 // mutantNotBegun answers a cancel as if its write could be called back.
-func mutantNotBegun(_ *sim, n *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		out = core(q, out)
+func mutantNotBegun(_ *sim, n *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		out = real(q, out)
 		e := &q.event
-		if s := n.w.producer.sessions[e.peer]; q.producer && e.kind == evCancel && s != nil {
-			if r := s.regs[e.seq]; r != nil && r.state == regWriting {
-				out = append(out, effect{do: doStatus, peer: e.peer, seq: e.seq, id: e.id, status: wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}})
+		if s := n.w.producer.Sessions[e.Peer]; q.producer && e.Kind == core.EvCancel && s != nil {
+			if r := s.Regs[e.Seq]; r != nil && r.State == core.RegWriting {
+				out = append(out, core.Effect{Do: core.DoStatus, Peer: e.Peer, Seq: e.Seq, ID: e.ID, Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}})
 			}
 		}
 		return out
@@ -132,58 +133,58 @@ func mutantNotBegun(_ *sim, n *simNode, core applier) applier {
 }
 
 // mutantNotifyOnly writes to one consumer of a replicated cache and only notifies the others.
-func mutantNotifyOnly(s *sim, n *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		return slices.DeleteFunc(core(q, out), func(x effect) bool {
-			if x.do != doPost || !s.model.replicated {
+func mutantNotifyOnly(s *sim, n *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		return slices.DeleteFunc(real(q, out), func(x core.Effect) bool {
+			if x.Do != core.DoPost || !s.model.replicated {
 				return false
 			}
-			to := n.w.peers[x.peer].record
+			to := n.w.peers[x.Peer].record
 			if to.Rank.TP*n.run.engine.shape.tp/to.Size.TP == n.rank.TP && to.Rank.TP%max(1, to.Size.TP/n.run.engine.shape.tp) == 0 {
 				return false
 			}
-			n.w.stepProducer(event{kind: evNothing, peer: x.peer, seq: x.seq, id: x.id, tokens: x.offer.Tokens})
+			n.w.stepProducer(core.Event{Kind: core.EvNothing, Peer: x.Peer, Seq: x.Seq, ID: x.ID, Tokens: x.Offer.Tokens})
 			return true
 		})
 	}
 }
 
 // mutantNoPasses waits for the net delay and then does not take in what a writer has left behind.
-func mutantNoPasses(_ *sim, n *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		return slices.DeleteFunc(core(q, out), func(x effect) bool {
-			if x.do != doDrain {
+func mutantNoPasses(_ *sim, n *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		return slices.DeleteFunc(real(q, out), func(x core.Effect) bool {
+			if x.Do != core.DoDrain {
 				return false
 			}
-			n.w.post(func() { n.w.stepConsumer(event{kind: evDrained, peer: x.peer, seq: x.seq, id: x.id}) })
+			n.w.post(func() { n.w.stepConsumer(core.Event{Kind: core.EvDrained, Peer: x.Peer, Seq: x.Seq, ID: x.ID}) })
 			return true
 		})
 	}
 }
 
 // mutantRefused forgets which numbers were refused, so that one that comes again finds room.
-func mutantRefused(_ *sim, n *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		if s := n.w.producer.sessions[q.event.peer]; q.producer && q.event.kind == evRegister && s != nil {
-			s.low = min(s.low, q.event.seq)
+func mutantRefused(_ *sim, n *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		if s := n.w.producer.Sessions[q.event.Peer]; q.producer && q.event.Kind == core.EvRegister && s != nil {
+			s.Low = min(s.Low, q.event.Seq)
 		}
-		return core(q, out)
+		return real(q, out)
 	}
 }
 
 // mutantDenied answers for a write that has failed as if it had never begun.
-func mutantDenied(_ *sim, _ *simNode, core applier) applier {
+func mutantDenied(_ *sim, _ *simNode, real applier) applier {
 	deny := func(st *wire.Status) {
 		if st.State == wire.Failed {
 			st.State = wire.NotBegun
 		}
 	}
-	return func(q queued, out []effect) []effect {
-		out = core(q, out)
+	return func(q queued, out []core.Effect) []core.Effect {
+		out = real(q, out)
 		for i := range out {
-			deny(&out[i].status)
-			for j := range out[i].beats {
-				deny(&out[i].beats[j].Status)
+			deny(&out[i].Status)
+			for j := range out[i].Beats {
+				deny(&out[i].Beats[j].Status)
 			}
 		}
 		return out
@@ -191,16 +192,16 @@ func mutantDenied(_ *sim, _ *simNode, core applier) applier {
 }
 
 // mutantHasty takes each word of its engine for one more beat that was not answered.
-func mutantHasty(_ *sim, n *simNode, core applier) applier {
-	return func(q queued, out []effect) []effect {
-		if !q.producer && q.event.kind == evQueue {
-			for _, s := range n.w.consumer.sessions { // every one alike: the order does not matter
-				if s.pulse.asked {
-					s.pulse.missed++
+func mutantHasty(_ *sim, n *simNode, real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
+		if !q.producer && q.event.Kind == core.EvQueue {
+			for _, s := range n.w.consumer.Sessions { // every one alike: the order does not matter
+				if s.Pulse.Asked {
+					s.Pulse.Missed++
 				}
 			}
 		}
-		return core(q, out)
+		return real(q, out)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/sched"
 	"pdrouter/kvplane/transport"
 )
@@ -15,7 +16,7 @@ type mutant struct {
 	name      string
 	rare      bool // needs hundreds of seeds
 	tables    bool // is looked for where every table is small
-	apply     func(s *sim, n *simNode, core applier) applier
+	apply     func(s *sim, n *simNode, real applier) applier
 	transport func(n *simNode, t transport.Transport) transport.Transport
 	ask       func(n *simNode, ask asker) asker
 	agree     transport.Agreement
@@ -23,7 +24,7 @@ type mutant struct {
 }
 
 // applier is the place where an event meets its core.
-type applier func(q queued, out []effect) []effect
+type applier func(q queued, out []core.Effect) []core.Effect
 
 // seedsUntilFound counts seeds until the simulator finds a mutant, at most limit, and says what it has broken.
 func (m *mutant) seedsUntilFound(start uint64, limit int) (int, *simFailure) {

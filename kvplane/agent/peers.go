@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/plan"
 	"pdrouter/kvplane/transport"
 	"pdrouter/kvplane/wire"
@@ -16,7 +17,7 @@ import (
 
 // peer is one rank of another engine, known by its record.
 type peer struct {
-	id        peerID
+	id        core.PeerID
 	record    metadata.Record
 	plan      *plan.Pair // from here to it; nil until something was planned
 	connected bool
@@ -167,7 +168,7 @@ func (w *writer) unpark(e *engine) {
 }
 
 // fail tells a core that a transfer's peer cannot be had.
-func (w *writer) fail(step func(event), id kvplane.TransferID, err error) {
+func (w *writer) fail(step func(core.Event), id kvplane.TransferID, err error) {
 	reason := kvplane.Handshake
 	var refusal *plan.Refusal
 	switch {
@@ -178,7 +179,7 @@ func (w *writer) fail(step func(event), id kvplane.TransferID, err error) {
 	case errors.Is(err, transport.ErrNoKey):
 		reason = kvplane.NoKey
 	}
-	step(event{kind: evUnpaired, id: id, reason: reason, detail: err.Error()})
+	step(core.Event{Kind: core.EvUnpaired, ID: id, Reason: reason, Detail: err.Error()})
 }
 
 // olderThan lists the known incarnations of an engine before one.
@@ -225,7 +226,7 @@ func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 			w.release(p)
 		}
 	}
-	w.step(event{kind: evGone, inc: inc, proof: proof, fenced: fenced})
+	w.step(core.Event{Kind: core.EvGone, Inc: inc, Proof: proof, Fenced: fenced})
 	switch {
 	case !proof && records != nil:
 		w.vigil.suspects[inc] = records
@@ -287,14 +288,14 @@ func (w *writer) producers(id kvplane.TransferID, e *engine) {
 		w.fail(w.stepConsumer, id, err)
 		return
 	}
-	ev := event{kind: evProducers, id: id}
+	ev := core.Event{Kind: core.EvProducers, ID: id}
 	for _, x := range expected {
 		p := w.agents[x.Record.Agent]
 		if err := w.connect(p); err != nil {
 			w.fail(w.stepConsumer, id, err)
 			return
 		}
-		ev.links = append(ev.links, linkTo{peer: p.id, writes: x.Writes, down: !p.connected})
+		ev.Links = append(ev.Links, core.Link{Peer: p.id, Writes: x.Writes, Down: !p.connected})
 	}
 	w.stepConsumer(ev)
 }
@@ -317,14 +318,14 @@ func (w *writer) consumers(id kvplane.TransferID, e *engine) {
 			return
 		}
 	}
-	ev := event{kind: evConsumers, id: id}
+	ev := core.Event{Kind: core.EvConsumers, ID: id}
 	for _, r := range e.owed {
 		p := w.agents[r.Agent]
 		if err := w.connect(p); err != nil {
 			w.fail(w.stepProducer, id, err)
 			return
 		}
-		ev.owed = append(ev.owed, p.id)
+		ev.Owed = append(ev.Owed, p.id)
 	}
 	w.stepProducer(ev)
 }
@@ -351,7 +352,7 @@ func (w *writer) connect(p *peer) error {
 		return err
 	}
 	p.connected = true
-	w.step(event{kind: evUp, peer: p.id})
+	w.step(core.Event{Kind: core.EvUp, Peer: p.id})
 	return nil
 }
 
@@ -376,7 +377,7 @@ func (w *writer) reconnect(p *peer) {
 	}
 	if err := w.connect(p); err != nil {
 		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
-		w.step(event{kind: evUnreachable, peer: p.id, detail: err.Error()})
+		w.step(core.Event{Kind: core.EvUnreachable, Peer: p.id, Detail: err.Error()})
 		w.again(p)
 	}
 }
@@ -390,7 +391,7 @@ func (w *writer) lost(agent string, err error) {
 	w.log.Info("kvplane: connection lost", "peer", agent, "err", err)
 	w.cfg.Transport.Disconnect(agent)
 	p.connected, p.unsure = false, true
-	w.step(event{kind: evDown, peer: p.id})
+	w.step(core.Event{Kind: core.EvDown, Peer: p.id})
 	w.watch(w.cfg.Times.Resend)
 }
 

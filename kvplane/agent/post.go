@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/plan"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/kvplane/transport"
 	"pdrouter/kvplane/wire"
 )
@@ -19,17 +21,17 @@ const slowPost = 200 * time.Millisecond
 const mergedPays = 64
 
 // write plans and posts one write.
-func (w *writer) write(p *peer, x *effect) {
+func (w *writer) write(p *peer, x *core.Effect) {
 	began := w.now()
 	refuse := func(reason kvplane.Reason, detail string) {
-		w.stepProducer(event{kind: evRefused, peer: p.id, seq: x.seq, id: x.id, reason: reason, detail: detail})
+		w.stepProducer(core.Event{Kind: core.EvRefused, Peer: p.id, Seq: x.Seq, ID: x.ID, Reason: reason, Detail: detail})
 	}
 	var err error
 	if p.plan == nil {
 		p.plan, err = plan.New(w.self, p.record, w.cfg.Allow)
 	}
 	if err == nil {
-		w.ranges, err = p.plan.Plan(w.ranges[:0], x.offer.Tokens, x.msg.Need, x.offer.Groups, x.msg.Groups)
+		w.ranges, err = p.plan.Plan(w.ranges[:0], x.Offer.Tokens, x.Msg.Need, x.Offer.Groups, x.Msg.Groups)
 	}
 	if err != nil {
 		var r *plan.Refusal
@@ -41,10 +43,10 @@ func (w *writer) write(p *peer, x *effect) {
 		return
 	}
 	if len(w.ranges) == 0 {
-		w.stepProducer(event{kind: evNothing, peer: p.id, seq: x.seq, id: x.id, tokens: x.offer.Tokens})
+		w.stepProducer(core.Event{Kind: core.EvNothing, Peer: p.id, Seq: x.Seq, ID: x.ID, Tokens: x.Offer.Tokens})
 		return
 	}
-	o := &write{peer: p, seq: x.seq, id: x.id, tokens: x.offer.Tokens}
+	o := &write{peer: p, seq: x.Seq, id: x.ID, tokens: x.Offer.Tokens}
 	for _, r := range w.ranges {
 		o.bytes += r.Length
 	}
@@ -52,11 +54,11 @@ func (w *writer) write(p *peer, x *effect) {
 	err = w.submit(p, x)
 	if took := w.now() - began; took > slowPost {
 		w.stats.SlowPosts++
-		w.log.Warn("kvplane: slow submission", "transfer", x.id, "peer", p.record.Agent, "blocks", blocks(x.msg.Groups),
+		w.log.Warn("kvplane: slow submission", "transfer", x.ID, "peer", p.record.Agent, "blocks", transfer.CountBlocks(x.Msg.Groups),
 			"ranges", len(w.ranges), "bytes", o.bytes, "took", took)
 	}
 	if err != nil {
-		w.log.Warn("kvplane: post", "transfer", x.id, "peer", p.record.Agent, "err", err)
+		w.log.Warn("kvplane: post", "transfer", x.ID, "peer", p.record.Agent, "err", err)
 		why := kvplane.SubmitFailed
 		if errors.Is(err, transport.ErrBusy) {
 			why = kvplane.Busy
@@ -76,8 +78,8 @@ func reasonOf(r *plan.Refusal) kvplane.Reason {
 }
 
 // submit gives the planned write to the transport: as places, where it has been told them and they are the cheaper.
-func (w *writer) submit(p *peer, x *effect) error {
-	done := w.seal(p, &wire.Message{Kind: wire.KindDone, Seq: x.seq, Status: wire.Status{State: wire.Done, Tokens: x.offer.Tokens}})
+func (w *writer) submit(p *peer, x *core.Effect) error {
+	done := w.seal(p, &wire.Message{Kind: wire.KindDone, Seq: x.Seq, Status: wire.Status{State: wire.Done, Tokens: x.Offer.Tokens}})
 	t, ok := w.cfg.Transport.(transport.Preparer)
 	if ok && p.plan.Copies() <= mergedPays*len(w.ranges) {
 		local, remote := p.plan.Places()
@@ -89,7 +91,7 @@ func (w *writer) submit(p *peer, x *effect) error {
 		return w.cfg.Transport.Write(p.record.Agent, w.lastID, w.ranges, done)
 	}
 	var err error
-	w.local, w.remote, err = p.plan.PlanPlaces(w.local[:0], w.remote[:0], x.offer.Tokens, x.msg.Need, x.offer.Groups, x.msg.Groups)
+	w.local, w.remote, err = p.plan.PlanPlaces(w.local[:0], w.remote[:0], x.Offer.Tokens, x.Msg.Need, x.Offer.Groups, x.Msg.Groups)
 	if err != nil {
 		return err
 	}

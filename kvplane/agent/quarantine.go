@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
@@ -42,21 +43,21 @@ func (w *writer) quarantined() map[string]Quarantine {
 }
 
 // account keeps the books by what the cores report.
-func (w *writer) account(x *effect) {
-	switch x.report {
+func (w *writer) account(x *core.Effect) {
+	switch x.Report {
 	case kvplane.Ready:
-		delete(w.awaited, x.id)
-		w.received[x.reason]++
+		delete(w.awaited, x.ID)
+		w.received[x.Reason]++
 	case kvplane.Negative:
-		w.received[x.reason]++
-		if a := w.awaited[x.id]; a != nil {
+		w.received[x.Reason]++
+		if a := w.awaited[x.ID]; a != nil {
 			a.failed = w.now()
 		}
 	case kvplane.Safe:
-		delete(w.awaited, x.id)
+		delete(w.awaited, x.ID)
 	case kvplane.Sent:
-		w.served[x.reason]++
-		w.owe(x.offer.Peer, -1)
+		w.served[x.Reason]++
+		w.owe(x.Offer.Peer, -1)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/plan"
 	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
@@ -86,7 +87,7 @@ func (a *Agent) rebuild(t transport.Transport) error {
 
 // replace ends what the owner has under its old name and begins anew under another one, with a transport that is open.
 func (w *writer) replace(self metadata.Record, h host, t transport.Transport) {
-	w.step(event{kind: evClose})
+	w.step(core.Event{Kind: core.EvClose})
 	w.tellSettled()
 	w.poll() // so that what was said last may leave
 	err := w.sever()
@@ -98,7 +99,8 @@ func (w *writer) replace(self metadata.Record, h host, t transport.Transport) {
 	w.log = w.cfg.Log.With("agent", self.Agent)
 	producer, consumer := w.producer, w.consumer
 	w.reset()
-	w.keepEnded(producer, consumer)
+	w.producer.KeepSpent(producer, w.now()) // an id serves once, under whatever name
+	w.consumer.KeepSafe(consumer, w.now())
 	w.rebuilt = w.now()
 	if len(w.remnants) > 0 {
 		w.watch(w.cfg.Times.Resend)
@@ -107,7 +109,7 @@ func (w *writer) replace(self metadata.Record, h host, t transport.Transport) {
 
 // remnant is a failed transfer of an agent that was rebuilt, in whose blocks a near process may still write.
 type remnant struct {
-	last effect // the report that ends it
+	last core.Effect // the report that ends it
 	inc  metadata.Incarnation
 	near []metadata.Record // the ranks that may
 }
@@ -116,14 +118,12 @@ type remnant struct {
 // nothing lands any more, if the transport is closed.
 func (w *writer) leave(closed bool) {
 	for _, id := range slices.SortedFunc(maps.Keys(w.awaited), kvplane.TransferID.Compare) {
-		r := w.consumer.receipts[id]
-		if r == nil || w.remnants[id] != nil {
+		last, from, ok := w.consumer.Unsafe(id)
+		if !ok || w.remnants[id] != nil {
 			continue
 		}
-		x := &remnant{inc: r.inc, last: effect{
-			do: doReport, report: kvplane.Safe, id: id, reason: r.reason, detail: r.detail, expect: r.expect,
-		}}
-		for _, record := range w.recordsOf(r.inc) {
+		x := &remnant{inc: from, last: last}
+		for _, record := range w.recordsOf(from) {
 			if !closed || w.neighbour(record) {
 				x.near = append(x.near, record)
 			}
@@ -228,7 +228,7 @@ func (w *writer) renewedAs(e *engine, records []metadata.Record) {
 		e.peers[i] = w.addPeer(r)
 		// Its record is published only after its old transport was closed, so this is also its word that nothing it
 		// had posted is in progress.
-		w.step(event{kind: evGone, peer: old.id, inc: r.Incarnation, proof: true, fenced: fenced})
+		w.step(core.Event{Kind: core.EvGone, Peer: old.id, Inc: r.Incarnation, Proof: true, Fenced: fenced})
 		w.forgetAll(before)
 		w.release(old)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 )
 
 // simCounts says how often everything was reached, over many seeds.
@@ -81,21 +82,21 @@ func (c *simCounts) String() string {
 }
 
 // watched counts by what failed transfers become safe.
-func (n *simNode) watched(core applier) applier {
-	return func(q queued, out []effect) []effect {
+func (n *simNode) watched(real applier) applier {
+	return func(q queued, out []core.Effect) []core.Effect {
 		if q.producer {
-			out = core(q, out)
+			out = real(q, out)
 			n.checkPaired(out)
 			return out
 		}
-		how := "made safe by " + q.event.kind.String()
-		if s := n.w.consumer.sessions[q.event.peer]; q.event.kind == evDrained && s != nil && s.proof {
+		how := "made safe by " + q.event.Kind.String()
+		if s := n.w.consumer.Sessions[q.event.Peer]; q.event.Kind == core.EvDrained && s != nil && s.Proof {
 			how += " after a proof"
 		}
-		out = core(q, out)
+		out = real(q, out)
 		n.checkPaired(out)
 		for i := range out {
-			if out[i].do == doReport && out[i].report == kvplane.Safe {
+			if out[i].Do == core.DoReport && out[i].Report == kvplane.Safe {
 				n.s.counts.reach(how)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/transport"
 	"pdrouter/kvplane/wire"
 )
@@ -30,11 +31,11 @@ func (s *sim) forge(l *simLink) {
 	body := session.Sign(wire.Seal(nil, e, wire.Append(nil, m)))
 	in := transport.Incoming{Kind: transport.MessageReceived, Agent: l.as, Body: body}
 	to0 := l.to
-	refused := to0.w.drops[dropForged]
+	refused := to0.w.drops[core.DropForged]
 	s.after(s.extent(faultForge, 2e6), func() {
 		to0.arrive(in, true)
 		s.after(5e6, func() {
-			if to0.w.drops[dropForged] > refused {
+			if to0.w.drops[core.DropForged] > refused {
 				s.counts.reach("forged message refused")
 			}
 		})
@@ -48,18 +49,18 @@ func (n *simNode) lie(from *simNode, d *rand.Rand) *wire.Message {
 		return nil
 	}
 	if n.run.engine.isPrefill() {
-		in := n.w.producer.sessions[p.id]
-		if in == nil || len(in.order.all) == 0 {
+		in := n.w.producer.Sessions[p.id]
+		if in == nil || len(in.Order.All) == 0 {
 			return nil
 		}
-		r := in.order.all[d.IntN(len(in.order.all))]
-		return &wire.Message{Kind: wire.KindFloor, Floor: r.seq + 1 + d.Uint64N(3)}
+		r := in.Order.All[d.IntN(len(in.Order.All))]
+		return &wire.Message{Kind: wire.KindFloor, Floor: r.Seq + 1 + d.Uint64N(3)}
 	}
-	out := n.w.consumer.sessions[p.id]
-	if out == nil || out.last < out.floor {
+	out := n.w.consumer.Sessions[p.id]
+	if out == nil || out.Last < out.Floor {
 		return nil
 	}
-	m := &wire.Message{Kind: wire.KindStatus, Seq: out.floor + d.Uint64N(out.last-out.floor+1), Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Dead}}
+	m := &wire.Message{Kind: wire.KindStatus, Seq: out.Floor + d.Uint64N(out.Last-out.Floor+1), Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Dead}}
 	if d.IntN(2) == 0 {
 		m.Status = wire.Status{State: wire.Done, Tokens: 64}
 	}

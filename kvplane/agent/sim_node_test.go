@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/plan"
 	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
@@ -76,8 +77,8 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 		cfg.Log = slog.New(slog.NewTextHandler(&simLog{n}, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: simLogAttr}))
 	}
 	n.w = newWriter(s.ctx, cfg, n.record, simHost(n))
-	if s.caps != (bounds{}) {
-		n.w.producer.bounds = s.caps
+	if s.caps != (core.Bounds{}) {
+		n.w.producer.Bounds = s.caps
 	}
 	n.w.apply = n.watched(n.w.apply)
 	if s.mutant != nil && s.mutant.apply != nil {

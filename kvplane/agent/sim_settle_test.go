@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/metadata"
 )
 
@@ -38,23 +39,23 @@ func (r *simRun) settled() {
 	for _, n := range r.nodes {
 		st := n.w.status()
 		regs := 0
-		for _, in := range n.w.producer.sessions {
-			for _, reg := range in.regs {
-				if reg.state != regEnded {
+		for _, in := range n.w.producer.Sessions {
+			for _, reg := range in.Regs {
+				if reg.State != core.RegEnded {
 					regs++
 				}
 			}
 		}
 		links := 0
-		for _, out := range n.w.consumer.sessions {
-			links += len(out.links)
+		for _, out := range n.w.consumer.Sessions {
+			links += len(out.Links)
 		}
 		switch {
 		case st.Offers+st.Expectations+st.HeldBlocks+st.PinnedBlocks+st.Writing+regs+links+len(st.Quarantined) > 0:
 			s.fail("L2", "%s holds %+v, %d registrations not ended, %d links", n.record.Agent, st, regs, links)
-		case len(n.w.producer.given)+len(n.w.consumer.receipts)+n.w.parked+len(n.w.sent) > 0:
+		case len(n.w.producer.Given)+len(n.w.consumer.Receipts)+n.w.parked+len(n.w.sent) > 0:
 			s.fail("L2", "%s remembers %d offers, %d expectations, %d messages, %d sums", n.record.Agent,
-				len(n.w.producer.given), len(n.w.consumer.receipts), n.w.parked, len(n.w.sent))
+				len(n.w.producer.Given), len(n.w.consumer.Receipts), n.w.parked, len(n.w.sent))
 		case n.w.next() > 0:
 			s.fail("L3", "%s is idle and has a timer", n.record.Agent)
 		case s.polled && n.polls() && n.clock()-n.w.active > 2*grace:

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 )
 
 // simPrompt is the longest that a message takes in a network without faults, and more.
@@ -32,7 +33,7 @@ func (s *sim) checkSilence(n *simNode, a *simAttempt, r kvplane.Report) {
 	n.lapsed[r.ID] = r.Groups == nil
 	s.counts.reach("given up for its silence")
 	const slack = 100 * time.Millisecond
-	bound := silence * min(s.times.Lost, s.times.Beat) // on D's clock, which may be fast or slow
+	bound := core.Silence * min(s.times.Lost, s.times.Beat) // on D's clock, which may be fast or slow
 	since, surely := s.now-bound*11/10-slack, s.now-bound*9/10+slack
 	if n.rebuilt || n.troubled > since || n.pause > since {
 		return

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -160,6 +161,8 @@ func TestSimulatorRepeats(t *testing.T) {
 	}
 }
 
+var updateTraces = flag.Bool("update", false, "rewrite testdata/traces.txt")
+
 // tracesFile holds the hash of the trace of each seed from 1 on, one on a line. A trace has the time of every event, every
 // byte that is sent, what is written and what is reported.
 const tracesFile = "testdata/traces.txt"
@@ -175,14 +178,14 @@ func TestSimulatorTraces(t *testing.T) {
 	if len(want) != 1000 {
 		t.Fatalf("%d traces are known; want 1000", len(want))
 	}
-	if os.Getenv("KVPLANE_SEEDS") != "all" && !*update {
+	if os.Getenv("KVPLANE_SEEDS") != "all" && !*updateTraces {
 		want = want[:seedsOf(50, 10)]
 	}
 	got := make([]string, len(want))
 	for i := range want {
 		got[i] = fmt.Sprintf("%016x", runSim(simSeed(uint64(i+1)), nil, nil, false).hash)
 	}
-	if *update {
+	if *updateTraces {
 		if err := os.WriteFile(tracesFile, []byte(strings.Join(got, "\n")+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/transfer"
 	"pdrouter/kvplane/transport"
 	"pdrouter/kvplane/wire"
@@ -24,7 +25,7 @@ func (s *sim) widen() {
 		return
 	}
 	if small := r.IntN(4) == 0; small || s.opts.tables {
-		s.caps = bounds{early: 2 + r.IntN(7), registrations: 2 + r.IntN(7), given: 2 + r.IntN(7)}
+		s.caps = core.Bounds{Early: 2 + r.IntN(7), Registrations: 2 + r.IntN(7), Given: 2 + r.IntN(7)}
 	}
 	s.prepares = r.IntN(2) == 0
 	if r.IntN(8) == 0 {
@@ -35,7 +36,7 @@ func (s *sim) widen() {
 			s.weight[f] = [...]int{20, 60, 150}[r.IntN(3)]
 		}
 	}
-	if s.caps != (bounds{}) && r.IntN(2) == 0 { // what was refused comes again
+	if s.caps != (core.Bounds{}) && r.IntN(2) == 0 { // what was refused comes again
 		s.weight[faultDouble] = max(s.weight[faultDouble], 300)
 		s.weight[faultDelay] = max(s.weight[faultDelay], 200)
 	}
@@ -100,14 +101,14 @@ func (s *sim) bursts() {
 }
 
 // checkPaired: between engines whose layouts do not fit nothing is registered or posted.
-func (n *simNode) checkPaired(out []effect) {
+func (n *simNode) checkPaired(out []core.Effect) {
 	for i := range out {
 		x := &out[i]
-		if x.do != doRegister && x.do != doPost {
+		if x.Do != core.DoRegister && x.Do != core.DoPost {
 			continue
 		}
-		if p := n.w.peers[x.peer]; p != nil && n.s.agents[p.record.Agent].run.engine.shape.odd != n.run.engine.shape.odd {
-			n.s.fail("S10", "%s: %s to %s, though the layouts do not fit", n.record.Agent, x.do, p.record.Agent)
+		if p := n.w.peers[x.Peer]; p != nil && n.s.agents[p.record.Agent].run.engine.shape.odd != n.run.engine.shape.odd {
+			n.s.fail("S10", "%s: %s to %s, though the layouts do not fit", n.record.Agent, x.Do, p.record.Agent)
 		}
 	}
 	if !n.run.engine.isPrefill() {
@@ -115,10 +116,10 @@ func (n *simNode) checkPaired(out []effect) {
 	}
 	for i := range out {
 		x := &out[i]
-		if x.do == doStatus && x.status.State == wire.NotBegun && x.status.Reason == kvplane.Full {
+		if x.Do == core.DoStatus && x.Status.State == wire.NotBegun && x.Status.Reason == kvplane.Full {
 			n.s.counts.reach("number refused as full")
 		}
-		if x.do == doDrop && x.drop == dropFloor || x.do == doStatus && x.status.Reason == kvplane.Spent && x.status.State >= wire.NotBegun {
+		if x.Do == core.DoDrop && x.Drop == core.DropFloor || x.Do == core.DoStatus && x.Status.Reason == kvplane.Spent && x.Status.State >= wire.NotBegun {
 			n.s.counts.reach("repeat of a refused number")
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 )
 
 // sim is one run of the plane in a world of its own: real owners, cores, plans and messages on simulated machines,
@@ -38,7 +39,7 @@ type sim struct {
 	afterPolls bool // what lands only at the target's poll is the theme
 	oneHost    bool // every process can be judged by every other
 	wide       *rand.Rand
-	caps       bounds        // of producers' tables; zero: as they are
+	caps       core.Bounds   // of producers' tables; zero: as they are
 	prepares   bool          // the transport can be told of places
 	hasty      bool          // what is queued lapses soon: see hurry
 	odd        int           // which engine has a layout that fits no other; -1: none

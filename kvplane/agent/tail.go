@@ -5,14 +5,15 @@ import (
 	"slices"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/plan"
 )
 
 // tail returns the ranges of this rank's memory, in Local, that nobody has written in a transfer's last blocks though
 // they are Ready, sorted and merged: nil unless blocks here are larger than the producer's.
-func (w *writer) tail(x *effect) []kvplane.Range {
-	e := w.engines[x.expect.Peer]
-	if e == nil || x.tokens == 0 {
+func (w *writer) tail(x *core.Effect) []kvplane.Range {
+	e := w.engines[x.Expect.Peer]
+	if e == nil || x.Tokens == 0 {
 		return nil
 	}
 	if !e.tailed {
@@ -20,7 +21,7 @@ func (w *writer) tail(x *effect) []kvplane.Range {
 	}
 	var out []kvplane.Range
 	for _, q := range e.tails {
-		out = q.Rest(out, x.tokens, x.expect.Groups)
+		out = q.Rest(out, x.Tokens, x.Expect.Groups)
 	}
 	for i := range out {
 		out[i].Local, out[i].Remote = out[i].Remote, 0

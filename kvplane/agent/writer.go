@@ -9,6 +9,7 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/internal/alarm"
+	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/transport"
 	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
@@ -21,8 +22,8 @@ type writer struct {
 	log      *slog.Logger
 	ctx      context.Context // ends with Close
 	host     host
-	producer *producer
-	consumer *consumer
+	producer *core.Producer
+	consumer *core.Consumer
 	timers   alarm.Timers // the writer's own: reconnects, the vigil, stuck writes
 	vigil    vigil
 	stuck    stuck
@@ -32,16 +33,16 @@ type writer struct {
 	room     int                   // how many peers may be known
 	asking   bool                  // the directory is asked whether an engine that nobody uses is still there
 	agents   map[string]*peer
-	peers    map[peerID]*peer
-	lastPeer peerID
+	peers    map[core.PeerID]*peer
+	lastPeer core.PeerID
 	parked   int
 	writes   map[uint64]*write
 	lastID   uint64
-	sent     map[kvplane.TransferID]uint64         // P: bytes written of offers that are held
-	owing    map[metadata.Incarnation]int          // P: offers that have not ended
-	awaited  map[kvplane.TransferID]*pending       // D: expectations that have not ended
-	remnants map[kvplane.TransferID]*remnant       // D: of these, those that outlive the agent they came through
-	apply    func(q queued, out []effect) []effect // gives an event to the core that it is for
+	sent     map[kvplane.TransferID]uint64                   // P: bytes written of offers that are held
+	owing    map[metadata.Incarnation]int                    // P: offers that have not ended
+	awaited  map[kvplane.TransferID]*pending                 // D: expectations that have not ended
+	remnants map[kvplane.TransferID]*remnant                 // D: of these, those that outlive the agent they came through
+	apply    func(q queued, out []core.Effect) []core.Effect // gives an event to the core that it is for
 	todo     []queued
 	running  bool
 	crowd    int           // so many spins more the owners of this process take turns
@@ -54,7 +55,7 @@ type writer struct {
 	moving   time.Duration // so long at most the bytes of the writes in progress should take
 	woken    time.Duration // when it last rang for an owner that slept
 	stats    Status
-	drops    [drops]int
+	drops    [core.Drops]int
 	received [kvplane.Reasons]uint64 // D: transfers ended, by reason
 	served   [kvplane.Reasons]uint64 // P: the same
 	failed   [kvplane.Reasons]uint64 // P: writes that were refused or ended in an error
@@ -69,7 +70,7 @@ type writer struct {
 	ring chan struct{}
 
 	// Scratch.
-	effects  []effect
+	effects  []core.Effect
 	incoming []transport.Incoming
 	ranges   []kvplane.Range
 	local    []int32
@@ -91,7 +92,7 @@ type write struct {
 
 // queued is an event on its way to one of the cores.
 type queued struct {
-	event    event
+	event    core.Event
 	producer bool
 }
 
@@ -205,7 +206,7 @@ func (w *writer) pass() bool {
 				v.wake = 0 // only to look again
 			}
 		}
-		w.step(event{kind: evTick})
+		w.step(core.Event{Kind: core.EvTick})
 	}
 	if w.told { // whoever waits for that runs now: what the peers are told is not urgent
 		w.told = false
@@ -221,8 +222,8 @@ func (w *writer) pass() bool {
 // next returns the earliest time at which something is due, 0 if nothing is.
 func (w *writer) next() time.Duration {
 	var first time.Duration
-	for _, t := range [...]*alarm.Timers{&w.timers, &w.producer.timers, &w.consumer.timers} {
-		if at := t.Next(); at > 0 && (first == 0 || at < first) {
+	for _, at := range [...]time.Duration{w.timers.Next(), w.producer.Next(), w.consumer.Next()} {
+		if at > 0 && (first == 0 || at < first) {
 			first = at
 		}
 	}
@@ -258,11 +259,11 @@ func (w *writer) poll() bool {
 func (w *writer) message(in transport.Incoming) {
 	l, err := wire.Unseal(in.Body)
 	if err != nil {
-		w.drops[dropMalformed]++
+		w.drops[core.DropMalformed]++
 		return
 	}
 	if string(l.To) != w.self.Agent || in.Agent != "" && in.Agent != string(l.Agent) {
-		w.drops[dropForeign]++
+		w.drops[core.DropForeign]++
 		return
 	}
 	if w.agents[string(l.Agent)] != nil {
@@ -270,17 +271,17 @@ func (w *writer) message(in transport.Incoming) {
 		return
 	}
 	if w.parked >= maxParked {
-		w.drops[dropWaiting]++
+		w.drops[core.DropWaiting]++
 		return
 	}
 	e, err := w.want(l.Envelope().From)
 	if err == nil && e.renewable(string(l.Agent)) {
 		if w.renew(l.Envelope().From, e); !e.renewing { // it was looked up a moment ago
-			w.drops[dropWaiting]++
+			w.drops[core.DropWaiting]++
 			return
 		}
 	} else if err != nil || e.peers != nil { // known, but it has no such agent
-		w.drops[dropStranger]++
+		w.drops[core.DropStranger]++
 		return
 	}
 	e.parked = append(e.parked, parked{at: w.now(), letter: l})
@@ -291,16 +292,16 @@ func (w *writer) message(in transport.Incoming) {
 func (w *writer) receive(l *wire.Letter) {
 	p := w.agents[string(l.Agent)]
 	if p == nil || p.gone || !l.Is(&p.record) {
-		w.drops[dropForeign]++
+		w.drops[core.DropForeign]++
 		return
 	}
 	if !w.verified(p, l.Whole) {
-		w.drops[dropForged]++
+		w.drops[core.DropForged]++
 		return
 	}
 	m, err := w.parse(p, l.Body)
 	if err != nil {
-		w.drops[dropMalformed]++
+		w.drops[core.DropMalformed]++
 		return
 	}
 	p.attempts, p.unsure, p.used = 0, false, w.looked
@@ -308,28 +309,28 @@ func (w *writer) receive(l *wire.Letter) {
 		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
 		w.again(p)
 	}
-	e := event{peer: p.id, inc: p.record.Incarnation, seq: m.Seq, id: m.ID, msg: m, detail: m.Why, down: !p.connected}
+	e := core.Event{Peer: p.id, Inc: p.record.Incarnation, Seq: m.Seq, ID: m.ID, Msg: m, Detail: m.Why, Down: !p.connected}
 	switch m.Kind {
 	case wire.KindRegister:
-		e.kind, e.budget = evRegister, w.budgetOf(p)
+		e.Kind, e.Budget = core.EvRegister, w.budgetOf(p)
 		w.stepProducer(e)
 	case wire.KindCancel:
-		e.kind = evCancel
+		e.Kind = core.EvCancel
 		w.stepProducer(e)
 	case wire.KindFloor:
-		e.kind = evFloor
+		e.Kind = core.EvFloor
 		w.stepProducer(e)
 	case wire.KindBeat:
-		e.kind = evBeat
+		e.Kind = core.EvBeat
 		w.stepProducer(e)
 	case wire.KindStatus, wire.KindDone:
-		e.kind = evStatus
+		e.Kind = core.EvStatus
 		w.stepConsumer(e)
 	case wire.KindBeatAck:
-		e.kind = evBeatAck
+		e.Kind = core.EvBeatAck
 		w.stepConsumer(e)
 	case wire.KindBye:
-		e.kind = evBye
+		e.Kind = core.EvBye
 		w.stepConsumer(e)
 	}
 }
@@ -338,13 +339,13 @@ func (w *writer) receive(l *wire.Letter) {
 func (w *writer) ended(in transport.Incoming) {
 	x := w.writes[in.ID]
 	if x == nil {
-		w.drops[dropUnknown]++
+		w.drops[core.DropUnknown]++
 		return
 	}
 	w.unposted(in.ID)
-	e := event{kind: evWritten, peer: x.peer.id, seq: x.seq, id: x.id, tokens: x.tokens}
+	e := core.Event{Kind: core.EvWritten, Peer: x.peer.id, Seq: x.seq, ID: x.id, Tokens: x.tokens}
 	if in.Err != nil {
-		e.kind, e.detail = evBroken, in.Err.Error()
+		e.Kind, e.Detail = core.EvBroken, in.Err.Error()
 		w.log.Warn("kvplane: write", "transfer", x.id, "peer", x.peer.record.Agent, "err", in.Err)
 	} else {
 		w.stats.Written++
@@ -356,13 +357,13 @@ func (w *writer) ended(in transport.Incoming) {
 }
 
 // step gives an event to both cores.
-func (w *writer) step(e event) {
+func (w *writer) step(e core.Event) {
 	w.stepConsumer(e)
 	w.stepProducer(e)
 }
 
-func (w *writer) stepConsumer(e event) { w.enqueue(queued{event: e}) }
-func (w *writer) stepProducer(e event) { w.enqueue(queued{event: e, producer: true}) }
+func (w *writer) stepConsumer(e core.Event) { w.enqueue(queued{event: e}) }
+func (w *writer) stepProducer(e core.Event) { w.enqueue(queued{event: e, producer: true}) }
 
 // enqueue gives events to the cores one after the other: what an effect causes comes after the effects beside it.
 func (w *writer) enqueue(q queued) {
@@ -374,11 +375,11 @@ func (w *writer) enqueue(q queued) {
 	for i := 0; i < len(w.todo); i++ {
 		q := w.todo[i]
 		w.todo[i] = queued{}
-		q.event.at = w.now()
-		switch q.event.kind {
-		case evRefused:
-			w.failed[q.event.reason]++
-		case evBroken:
+		q.event.At = w.now()
+		switch q.event.Kind {
+		case core.EvRefused:
+			w.failed[q.event.Reason]++
+		case core.EvBroken:
 			w.failed[kvplane.WriteFailed]++
 		}
 		w.effects = w.apply(q, w.effects[:0])
@@ -392,7 +393,7 @@ func (w *writer) enqueue(q queued) {
 }
 
 // toCore is what apply does unless a test stands in between.
-func (w *writer) toCore(q queued, out []effect) []effect {
+func (w *writer) toCore(q queued, out []core.Effect) []core.Effect {
 	if q.producer {
 		return w.producer.Step(q.event, out)
 	}

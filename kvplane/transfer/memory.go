@@ -9,6 +9,15 @@ type BlockList struct {
 	Blocks []int32
 }
 
+// CountBlocks is how many blocks all groups have together.
+func CountBlocks(groups []BlockList) int {
+	n := 0
+	for _, g := range groups {
+		n += len(g.Blocks)
+	}
+	return n
+}
+
 // MaxTokens is how many tokens a request may have.
 const MaxTokens = 1 << 40
 

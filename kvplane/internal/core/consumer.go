@@ -1,4 +1,4 @@
-package agent
+package core
 
 import (
 	"slices"
@@ -9,34 +9,34 @@ import (
 	"pdrouter/metadata"
 )
 
-// consumer is the receiving side of one rank: the blocks it waits for, and what every expected producer has said. Its
+// Consumer is the receiving side of one rank: the blocks it waits for, and what every expected producer has said. Its
 // states are the tables of docs/kvplane.md. It performs no I/O, starts no goroutine and reads no clock.
-type consumer struct {
+type Consumer struct {
 	core
-	sessions map[peerID]*outbound
-	receipts map[kvplane.TransferID]*receipt
+	Sessions map[PeerID]*outbound
+	Receipts map[kvplane.TransferID]*Receipt
 	order    lineup[*outbound]
-	pending  lineup[*receipt]
+	pending  lineup[*Receipt]
 	base     uint64 // of sessions that were forgotten, the highest number used: new ones count on from it
 }
 
 // outbound is a session as D sees it: the registrations it has numbered.
 type outbound struct {
-	peer   peerID
+	Peer   PeerID
 	inc    metadata.Incarnation
 	down   bool
 	void   bool   // the incarnation is gone
-	proof  bool   // and so is its process
+	Proof  bool   // and so is its process
 	barred bool   // fenced: nothing that it writes lands until it has answered for every fenced registration
 	sealed bool   // fenced for good
 	left   bool   // it is forgotten
-	last   uint64 // the highest number used
-	floor  uint64 // the lowest number not settled
-	links  map[uint64]*origin
-	order  lineup[*origin]
-	queued lineup[*receipt]
+	Last   uint64 // the highest number used
+	Floor  uint64 // the lowest number not settled
+	Links  map[uint64]*Origin
+	order  lineup[*Origin]
+	queued lineup[*Receipt]
 	past   [64]verdict // the last final words, by number
-	pulse  pulse
+	Pulse  pulse
 	mute   int           // fenced registrations that it has not answered for
 	parted time.Duration // when its connection was lost while something was queued, until it is heard again; 0 is never
 	wake   time.Duration // the next beat, or the end of what is queued
@@ -47,7 +47,7 @@ func (s *outbound) Due() time.Duration { return s.wake }
 func (s *outbound) in() bool { return !s.left }
 
 // keeps says that P is asked to keep something that is queued here.
-func (s *outbound) keeps() bool { return slices.ContainsFunc(s.queued.all, (*receipt).isQueued) }
+func (s *outbound) keeps() bool { return slices.ContainsFunc(s.queued.All, (*Receipt).isQueued) }
 
 // verdict is a producer's final word on one number.
 type verdict struct {
@@ -55,16 +55,16 @@ type verdict struct {
 	state wire.State
 }
 
-// origin is one expected producer of one transfer.
-type origin struct {
-	receipt *receipt
-	session *outbound
-	seq     uint64
-	writes  bool
-	state   originState
+// Origin is one expected producer of one transfer.
+type Origin struct {
+	receipt *Receipt
+	Session *outbound
+	Seq     uint64
+	Writes  bool
+	State   originState
 	status  wire.Status
 	drained bool
-	fenced  bool          // nothing that is written for it can land
+	Fenced  bool          // nothing that is written for it can land
 	unsent  bool          // no REGISTER of it has ever been sent, so that nothing is ever written for it
 	held    bool          // unsent because its session is barred
 	began   bool          // P has said that it writes
@@ -75,37 +75,37 @@ type origin struct {
 	again   backoff
 }
 
-func (l *origin) Due() time.Duration { return l.wake }
+func (l *Origin) Due() time.Duration { return l.wake }
 
 // in says that its session still knows it: it has not come to its end, or bytes of it may still be on their way.
-func (l *origin) in() bool { return l.session.links[l.seq] == l }
+func (l *Origin) in() bool { return l.Session.Links[l.Seq] == l }
 
 // stranger says that P cannot know of it: nothing was ever sent.
-func (l *origin) stranger() bool { return l.unsent && !l.receipt.failed() }
+func (l *Origin) stranger() bool { return l.unsent && !l.receipt.failed() }
 
-// harmless says that nothing of this producer lands in the transfer's blocks any more.
-func (l *origin) harmless() bool { return l.fenced || l.unsent || l.state == originFinal && l.drained }
+// Harmless says that nothing of this producer lands in the transfer's blocks any more.
+func (l *Origin) Harmless() bool { return l.Fenced || l.unsent || l.State == OriginFinal && l.drained }
 
 type originState uint8
 
 const (
 	originSent      originState = iota + 1 // S: registration sent
 	originAcked                            // A: acknowledged
-	originCancelled                        // C: cancel sent
+	OriginCancelled                        // C: cancel sent
 	originLost                             // U: the connection is lost
-	originFinal                            // F
+	OriginFinal                            // F
 )
 
 func (s originState) String() string {
 	return [...]string{"none", "sent", "acked", "cancelled", "lost", "final"}[s]
 }
 
-// receipt is one transfer on this rank.
-type receipt struct {
-	id       kvplane.TransferID
-	state    receiptState
+// Receipt is one transfer on this rank.
+type Receipt struct {
+	ID       kvplane.TransferID
+	State    receiptState
 	inc      metadata.Incarnation
-	links    []*origin
+	Links    []*Origin
 	waits    []*outbound // queued: who is told to keep it
 	until    time.Duration
 	expect   *kvplane.Expectation
@@ -119,11 +119,11 @@ type receipt struct {
 	retired  bool // the engine has heard the last of it
 }
 
-func (r *receipt) Due() time.Duration { return r.wake }
+func (r *Receipt) Due() time.Duration { return r.wake }
 
-func (r *receipt) isQueued() bool { return r.state == receiptQueued }
+func (r *Receipt) isQueued() bool { return r.State == receiptQueued }
 
-func (r *receipt) isPending() bool { return r.state <= receiptPairing }
+func (r *Receipt) isPending() bool { return r.State <= receiptPairing }
 
 type receiptState uint8
 
@@ -132,7 +132,7 @@ const (
 	receiptPairing                         // whom to expect is not known yet
 	receiptCollect                         // registered
 	receiptReady                           // all is here
-	receiptStop                            // failed; bytes may still land
+	ReceiptStop                            // failed; bytes may still land
 	receiptSafe                            // failed; nothing lands any more
 	receiptGone                            // forgotten
 )
@@ -142,95 +142,95 @@ func (s receiptState) String() string {
 }
 
 // failed says that the transfer was given up, whether or not its blocks are safe already.
-func (r *receipt) failed() bool { return r.state >= receiptStop }
+func (r *Receipt) failed() bool { return r.State >= ReceiptStop }
 
-func newConsumer(t kvplane.Times) *consumer {
-	return &consumer{core: core{times: t}, sessions: map[peerID]*outbound{}, receipts: map[kvplane.TransferID]*receipt{}}
+func NewConsumer(t kvplane.Times) *Consumer {
+	return &Consumer{core: core{Times: t}, Sessions: map[PeerID]*outbound{}, Receipts: map[kvplane.TransferID]*Receipt{}}
 }
 
 // Step applies one event and appends to out what the owner must do. What an effect points to is good until the next
 // Step.
-func (c *consumer) Step(e event, out []effect) []effect {
-	c.out, c.now, c.beats = out, e.at, c.beats[:0]
-	switch e.kind {
-	case evQueue:
+func (c *Consumer) Step(e Event, out []Effect) []Effect {
+	c.Out, c.Now, c.beats = out, e.At, c.beats[:0]
+	switch e.Kind {
+	case EvQueue:
 		c.queue(e)
-	case evExpect:
+	case EvExpect:
 		c.expect(e)
-	case evProducers:
+	case EvProducers:
 		c.producers(e)
-	case evUnpaired:
+	case EvUnpaired:
 		c.unpaired(e)
-	case evAbandon:
+	case EvAbandon:
 		c.abandon(e)
-	case evStatus:
+	case EvStatus:
 		c.status(e)
-	case evBeatAck:
+	case EvBeatAck:
 		c.beatAck(e)
-	case evBye:
+	case EvBye:
 		c.bye(e)
-	case evDrained:
+	case EvDrained:
 		c.drained(e)
-	case evFenced:
+	case EvFenced:
 		c.fenced(e)
-	case evUp:
+	case EvUp:
 		c.up(e)
-	case evDown:
+	case EvDown:
 		c.down(e)
-	case evUnreachable:
-	case evGone:
+	case EvUnreachable:
+	case EvGone:
 		c.gone(e)
-	case evClose:
+	case EvClose:
 		c.close(e)
-	case evTick:
-		for who := c.timers.Pop(c.now); who != nil; who = c.timers.Pop(c.now) {
+	case EvTick:
+		for who := c.timers.Pop(c.Now); who != nil; who = c.timers.Pop(c.Now) {
 			c.alarm(who)
 		}
 	default:
 		c.drop(e, dropState)
 	}
-	out, c.out = c.out, nil
+	out, c.Out = c.Out, nil
 	return out
 }
 
 // session finds or makes the session with a producer.
-func (c *consumer) session(x linkTo, inc metadata.Incarnation) *outbound {
-	s := c.sessions[x.peer]
+func (c *Consumer) session(x Link, inc metadata.Incarnation) *outbound {
+	s := c.Sessions[x.Peer]
 	if s == nil {
-		s = &outbound{peer: x.peer, inc: inc, down: x.down, last: c.base, floor: c.base + 1, links: map[uint64]*origin{}}
-		c.sessions[x.peer] = s
+		s = &outbound{Peer: x.Peer, inc: inc, down: x.Down, Last: c.base, Floor: c.base + 1, Links: map[uint64]*Origin{}}
+		c.Sessions[x.Peer] = s
 		c.order.add(s, (*outbound).in)
 	}
 	return s
 }
 
 // link numbers a registration.
-func (c *consumer) link(r *receipt, s *outbound, writes bool) *origin {
-	s.last++
-	l := &origin{receipt: r, session: s, seq: s.last, writes: writes, unsent: true}
-	s.links[l.seq] = l
-	s.order.add(l, (*origin).in)
-	r.links = append(r.links, l)
-	c.stir(s, c.times.Beat)
+func (c *Consumer) link(r *Receipt, s *outbound, writes bool) *Origin {
+	s.Last++
+	l := &Origin{receipt: r, Session: s, Seq: s.Last, Writes: writes, unsent: true}
+	s.Links[l.Seq] = l
+	s.order.add(l, (*Origin).in)
+	r.Links = append(r.Links, l)
+	c.stir(s, c.Times.Beat)
 	return l
 }
 
 // settle lets the floor rise over the numbers that D asks about no more.
-func (c *consumer) settle(s *outbound) {
-	for s.floor <= s.last {
-		if l := s.links[s.floor]; l != nil && l.state != originFinal {
+func (c *Consumer) settle(s *outbound) {
+	for s.Floor <= s.Last {
+		if l := s.Links[s.Floor]; l != nil && l.State != OriginFinal {
 			break
 		}
-		s.floor++
+		s.Floor++
 	}
-	if s.void && len(s.links) == 0 {
+	if s.void && len(s.Links) == 0 {
 		s.left, s.wake = true, 0
-		delete(c.sessions, s.peer)
+		delete(c.Sessions, s.Peer)
 	}
 }
 
 // forget removes a transfer.
-func (c *consumer) forget(r *receipt) {
-	r.state, r.wake = receiptGone, 0
-	delete(c.receipts, r.id)
+func (c *Consumer) forget(r *Receipt) {
+	r.State, r.wake = receiptGone, 0
+	delete(c.Receipts, r.ID)
 }

@@ -1,7 +1,7 @@
-package agent
+package core
 
-func (g *given) owes(peer peerID) bool {
-	for _, o := range g.owed {
+func (g *given) owes(peer PeerID) bool {
+	for _, o := range g.Owed {
 		if o == peer {
 			return true
 		}
@@ -12,8 +12,8 @@ func (g *given) owes(peer peerID) bool {
 // counted says how many owed consumers have come to their end.
 func (g *given) counted() int {
 	k := 0
-	for _, r := range g.regs {
-		if r.state == regEnded && g.owes(r.from.peer) {
+	for _, r := range g.Regs {
+		if r.State == RegEnded && g.owes(r.from.peer) {
 			k++
 		}
 	}
@@ -21,20 +21,20 @@ func (g *given) counted() int {
 }
 
 // settle reports sent when nothing is owed any more and no write is in progress.
-func (p *producer) settle(g *given) {
-	switch g.state {
-	case givenHeld:
-		if !g.known || g.counted() < len(g.owed) {
+func (p *Producer) settle(g *given) {
+	switch g.State {
+	case GivenHeld:
+		if !g.Known || g.counted() < len(g.Owed) {
 			return
 		}
 	case givenDraining:
 	default:
 		return
 	}
-	for _, r := range g.regs {
-		if r.state != regEnded {
+	for _, r := range g.Regs {
+		if r.State != RegEnded {
 			return
 		}
 	}
-	p.spend(g)
+	p.Spend(g)
 }

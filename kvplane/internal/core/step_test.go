@@ -1,4 +1,4 @@
-package agent
+package core
 
 import (
 	"flag"
@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/step and testdata/traces.txt")
+var update = flag.Bool("update", false, "rewrite testdata/step")
 
 func golden(t *testing.T, path, got string) {
 	t.Helper()

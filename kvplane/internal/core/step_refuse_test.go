@@ -1,4 +1,4 @@
-package agent
+package core
 
 import "testing"
 
@@ -17,27 +17,27 @@ func TestRefusedNumberIsNeverBegun(t *testing.T) {
 		consumers tid=3 owed=1
 		`
 	for name, tc := range map[string]struct {
-		bounds bounds
+		bounds Bounds
 		script string
 	}{
-		"a registration": {bounds{1, 8, 8}, full + `
+		"a registration": {Bounds{1, 8, 8}, full + `
 			register peer=1 seq=3 tid=3 floor=1
 			> drop conflict peer=1 seq=3 tid=3
 			> send-status peer=1 seq=3 tid=3 not_begun (spent)
 			beat peer=1 floor=1 lines=3:3
 			> send-beat-ack peer=1 3:3 not_begun (spent)`},
-		"one before it, overtaken": {bounds{1, 8, 8}, full + `
+		"one before it, overtaken": {Bounds{1, 8, 8}, full + `
 			offer tid=2
 			consumers tid=2 owed=1
 			register peer=1 seq=2 tid=2 floor=1
 			> drop conflict peer=1 seq=2 tid=2
 			> send-status peer=1 seq=2 tid=2 not_begun (spent)`},
-		"the next one": {bounds{1, 8, 8}, full + `
+		"the next one": {Bounds{1, 8, 8}, full + `
 			offer tid=4
 			consumers tid=4 owed=1
 			register peer=1 seq=4 tid=4 floor=1
 			> post peer=1 seq=4 tid=4`},
-		"a cancel that has overtaken it": {bounds{8, 1, 8}, `
+		"a cancel that has overtaken it": {Bounds{8, 1, 8}, `
 			register peer=1 seq=1 tid=1 floor=1
 			> send-status peer=1 seq=1 tid=1 waiting
 			cancel peer=1 seq=2 tid=2 floor=1
@@ -51,7 +51,7 @@ func TestRefusedNumberIsNeverBegun(t *testing.T) {
 			register peer=1 seq=2 tid=2 floor=1
 			> drop conflict peer=1 seq=2 tid=2
 			> send-status peer=1 seq=2 tid=2 not_begun (spent)`},
-		"another one of the same transfer": {bounds{8, 8, 8}, `
+		"another one of the same transfer": {Bounds{8, 8, 8}, `
 			register peer=1 seq=1 tid=1 floor=1
 			> send-status peer=1 seq=1 tid=1 waiting
 			register peer=1 seq=2 tid=1 floor=1
@@ -68,7 +68,7 @@ func TestRefusedNumberIsNeverBegun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStepper("producer")
-			s.p.bounds = tc.bounds
+			s.p.Bounds = tc.bounds
 			s.play(t, tc.script)
 		})
 	}
@@ -134,7 +134,7 @@ func TestWriteIsNotDenied(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStepper("producer")
-			s.p.bounds = bounds{2, 2, 2}
+			s.p.Bounds = Bounds{2, 2, 2}
 			s.play(t, script)
 		})
 	}

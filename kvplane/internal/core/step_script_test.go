@@ -1,4 +1,4 @@
-package agent
+package core
 
 import (
 	"bytes"
@@ -23,16 +23,16 @@ func sortedIDs[V any](m map[kvplane.TransferID]V) []kvplane.TransferID {
 }
 
 // parseEvent reads "kind key=value …". Peers are numbers; the peer engine is "far" unless inc says otherwise.
-func parseEvent(t *testing.T, line string) event {
+func parseEvent(t *testing.T, line string) Event {
 	t.Helper()
 	words := strings.Fields(line)
-	e := event{inc: metadata.Incarnation{Engine: "far", Generation: 1}, msg: &wire.Message{Wait: 5 * time.Second}, at: -1}
+	e := Event{Inc: metadata.Incarnation{Engine: "far", Generation: 1}, Msg: &wire.Message{Wait: 5 * time.Second}, At: -1}
 	for k, name := range eventNames {
 		if name == words[0] {
-			e.kind = eventKind(k)
+			e.Kind = eventKind(k)
 		}
 	}
-	if e.kind == 0 {
+	if e.Kind == 0 {
 		t.Fatalf("unknown event in %q", line)
 	}
 	number := func(s string) uint64 {
@@ -52,37 +52,37 @@ func parseEvent(t *testing.T, line string) event {
 			if err != nil {
 				t.Fatalf("%q: %v", line, err)
 			}
-			e.at = d
+			e.At = d
 		case "peer":
-			e.peer = peerID(number(value))
+			e.Peer = PeerID(number(value))
 		case "seq":
-			e.seq = number(value)
+			e.Seq = number(value)
 		case "tid":
-			e.id = kvplane.TransferID{byte(number(value))}
+			e.ID = kvplane.TransferID{byte(number(value))}
 		case "floor":
-			e.msg.Floor = number(value)
+			e.Msg.Floor = number(value)
 		case "body":
-			e.msg.Digest[0] = byte(number(value))
+			e.Msg.Digest[0] = byte(number(value))
 		case "inc":
-			e.inc.Engine = value
+			e.Inc.Engine = value
 		case "proof":
-			e.proof = true
+			e.Proof = true
 		case "fenced":
-			e.fenced = true
+			e.Fenced = true
 		case "empty":
 			need = [2]int{8, 8}
 		case "settled":
-			e.msg.Settled = append(e.msg.Settled, number(value))
+			e.Msg.Settled = append(e.Msg.Settled, number(value))
 		case "ticket":
-			e.msg.Ticket[0] = byte(number(value))
-			ticket[0] = e.msg.Ticket[0]
+			e.Msg.Ticket[0] = byte(number(value))
+			ticket[0] = e.Msg.Ticket[0]
 		case "hash":
-			e.msg.Hash[0] = byte(number(value))
-			hash[0] = e.msg.Hash[0]
+			e.Msg.Hash[0] = byte(number(value))
+			hash[0] = e.Msg.Hash[0]
 		case "lines": // of a beat: seq:tid[:state[:reason]], …
 			for _, line := range strings.Split(value, ",") {
 				part := strings.Split(line+"::", ":")
-				e.msg.Beats = append(e.msg.Beats, wire.Beat{
+				e.Msg.Beats = append(e.Msg.Beats, wire.Beat{
 					Seq: number(part[0]), ID: kvplane.TransferID{byte(number(part[1]))},
 					Status: wire.Status{State: stateNamed(part[2]), Reason: reasonNamed(part[3])},
 				})
@@ -90,27 +90,27 @@ func parseEvent(t *testing.T, line string) event {
 		case "owed":
 			for _, p := range strings.Split(value, ",") {
 				if p != "" {
-					e.owed = append(e.owed, peerID(number(p)))
+					e.Owed = append(e.Owed, PeerID(number(p)))
 				}
 			}
 		case "down":
-			e.down = true
+			e.Down = true
 		case "from": // peers; one in brackets only notifies, one with a minus cannot be reached
 			for _, p := range strings.Split(value, ",") {
 				p, down := strings.CutSuffix(p, "-")
 				bare := strings.Trim(p, "()")
-				e.links = append(e.links, linkTo{peer: peerID(number(bare)), writes: bare == p, down: down})
+				e.Links = append(e.Links, Link{Peer: PeerID(number(bare)), Writes: bare == p, Down: down})
 			}
 		case "state":
-			e.msg.Status.State = stateNamed(value)
+			e.Msg.Status.State = stateNamed(value)
 		case "reason":
-			e.reason = reasonNamed(value)
-			e.msg.Status.Reason = e.reason
+			e.Reason = reasonNamed(value)
+			e.Msg.Status.Reason = e.Reason
 		default:
 			t.Fatalf("%q: unknown word %q", line, w)
 		}
 	}
-	e.offer, e.expect = &kvplane.Offer{Peer: e.inc, Ticket: ticket, Hash: hash}, &kvplane.Expectation{Need: need}
+	e.Offer, e.Expect = &kvplane.Offer{Peer: e.Inc, Ticket: ticket, Hash: hash}, &kvplane.Expectation{Need: need}
 	return e
 }
 
@@ -134,29 +134,29 @@ func reasonNamed(name string) kvplane.Reason {
 
 // stepper is either side of the plane under test.
 type stepper struct {
-	p   *producer
-	c   *consumer
+	p   *Producer
+	c   *Consumer
 	now time.Duration
 }
 
 func newStepper(side string) *stepper {
 	s := &stepper{now: time.Millisecond}
 	if side == "producer" {
-		s.p = newProducer(kvplane.Times{}.WithDefaults())
+		s.p = NewProducer(kvplane.Times{}.WithDefaults())
 	} else {
-		s.c = newConsumer(kvplane.Times{}.WithDefaults())
+		s.c = NewConsumer(kvplane.Times{}.WithDefaults())
 	}
 	return s
 }
 
-func (s *stepper) step(e event) []string {
-	if e.at < 0 {
+func (s *stepper) step(e Event) []string {
+	if e.At < 0 {
 		s.now += time.Microsecond
 	} else {
-		s.now = e.at
+		s.now = e.At
 	}
-	e.at = s.now
-	var out []effect
+	e.At = s.now
+	var out []Effect
 	if s.p != nil {
 		out = s.p.Step(e, nil)
 	} else {
@@ -169,25 +169,25 @@ func (s *stepper) step(e event) []string {
 	return lines
 }
 
-func effectText(x effect) string {
-	b := []string{x.do.String()}
+func effectText(x Effect) string {
+	b := []string{x.Do.String()}
 	add := func(ok bool, format string, args ...any) {
 		if ok {
 			b = append(b, fmt.Sprintf(format, args...))
 		}
 	}
-	add(x.do == doReport, "%s", x.report)
-	add(x.do == doDrop, "%s", x.drop)
-	add(x.peer > 0, "peer=%d", x.peer)
-	add(x.seq > 0, "seq=%d", x.seq)
-	add(x.id != kvplane.TransferID{}, "tid=%d", x.id[0])
-	add(x.status.State > 0, "%s", x.status.State)
-	add(x.status.Reason > 0, "(%s)", x.status.Reason)
-	add(x.reason > 0, "because=%s", x.reason)
-	add(x.do == doReport, "%d/%d", x.k, x.n)
-	for _, l := range x.beats {
+	add(x.Do == DoReport, "%s", x.Report)
+	add(x.Do == DoDrop, "%s", x.Drop)
+	add(x.Peer > 0, "peer=%d", x.Peer)
+	add(x.Seq > 0, "seq=%d", x.Seq)
+	add(x.ID != kvplane.TransferID{}, "tid=%d", x.ID[0])
+	add(x.Status.State > 0, "%s", x.Status.State)
+	add(x.Status.Reason > 0, "(%s)", x.Status.Reason)
+	add(x.Reason > 0, "because=%s", x.Reason)
+	add(x.Do == DoReport, "%d/%d", x.K, x.N)
+	for _, l := range x.Beats {
 		b = append(b, fmt.Sprintf("%d:%d", l.Seq, l.ID[0]))
-		add(x.do == doBeatAck, "%s", l.Status.State)
+		add(x.Do == DoBeatAck, "%s", l.Status.State)
 		add(l.Status.Reason > 0, "(%s)", l.Status.Reason)
 	}
 	return strings.Join(b, " ")
@@ -197,25 +197,25 @@ func effectText(x effect) string {
 func (s *stepper) states() string {
 	var b []string
 	if s.p != nil {
-		for _, id := range sortedIDs(s.p.given) {
-			b = append(b, fmt.Sprintf("tid %d %s", id[0], s.p.given[id].state))
+		for _, id := range sortedIDs(s.p.Given) {
+			b = append(b, fmt.Sprintf("tid %d %s", id[0], s.p.Given[id].State))
 		}
-		for _, peer := range sortedKeys(s.p.sessions) {
-			for _, seq := range sortedKeys(s.p.sessions[peer].regs) {
-				b = append(b, fmt.Sprintf("peer %d seq %d %s", peer, seq, s.p.sessions[peer].regs[seq].state))
+		for _, peer := range sortedKeys(s.p.Sessions) {
+			for _, seq := range sortedKeys(s.p.Sessions[peer].Regs) {
+				b = append(b, fmt.Sprintf("peer %d seq %d %s", peer, seq, s.p.Sessions[peer].Regs[seq].State))
 			}
 		}
 	} else {
-		for _, id := range sortedIDs(s.c.receipts) {
-			r := s.c.receipts[id]
-			text := fmt.Sprintf("tid %d %s", id[0], r.state)
-			for _, l := range r.links {
-				text += fmt.Sprintf(" [%d %s]", l.session.peer, l.state)
+		for _, id := range sortedIDs(s.c.Receipts) {
+			r := s.c.Receipts[id]
+			text := fmt.Sprintf("tid %d %s", id[0], r.State)
+			for _, l := range r.Links {
+				text += fmt.Sprintf(" [%d %s]", l.Session.Peer, l.State)
 			}
 			b = append(b, text)
 		}
-		for _, peer := range sortedKeys(s.c.sessions) {
-			b = append(b, fmt.Sprintf("peer %d floor %d", peer, s.c.sessions[peer].floor))
+		for _, peer := range sortedKeys(s.c.Sessions) {
+			b = append(b, fmt.Sprintf("peer %d floor %d", peer, s.c.Sessions[peer].Floor))
 		}
 	}
 	if len(b) == 0 {

@@ -11,32 +11,6 @@ import (
 	"pdrouter/kvplane/transport"
 )
 
-// Each of these names a mistake that planes of this kind have made.
-
-func TestTrapCompleteAtTheFirstOfSeveralNotifications(t *testing.T) {
-	play(t, "consumer", `
-		expect tid=1
-		producers tid=1 from=1,2,3,(4)
-		> send-register peer=1 seq=1 tid=1
-		> send-register peer=2 seq=1 tid=1
-		> send-register peer=3 seq=1 tid=1
-		> send-register peer=4 seq=1 tid=1
-		status peer=1 seq=1 state=done
-		> send-floor peer=1 seq=1
-		status peer=1 seq=1 state=done
-		> drop floor peer=1 seq=1
-		> send-floor peer=1 seq=1
-		# One that only notifies does not stand for a writer.
-		status peer=4 seq=1 state=done
-		> send-floor peer=4 seq=1
-		status peer=2 seq=1 state=done
-		> send-floor peer=2 seq=1
-		= tid 1 collect [1 final] [2 final] [3 sent] [4 final], peer 1 floor 2, peer 2 floor 2, peer 3 floor 1, peer 4 floor 2
-		status peer=3 seq=1 state=done
-		> send-floor peer=3 seq=1
-		> report ready tid=1 3/3`)
-}
-
 func TestTrapFailedSubmissionIsNotToldToD(t *testing.T) {
 	inBubble(t, newFakeNet(fault{"write", 1, "refuse"}), 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
 		id := kvplane.NewTransferID()
@@ -52,81 +26,6 @@ func TestTrapFailedSubmissionIsNotToldToD(t *testing.T) {
 			t.Errorf("D was told after %v; want at once", took)
 		}
 	})
-}
-
-func TestTrapRegistrationOfARequestThatNeverFinishes(t *testing.T) {
-	register := `
-		register peer=1 seq=1 tid=1 floor=1
-		> send-status peer=1 seq=1 tid=1 waiting
-		`
-	for name, script := range map[string]string{
-		"aborted or rejected": `
-			abandon tid=1
-			> send-status peer=1 seq=1 tid=1 not_begun (dead)
-			floor peer=1 floor=2
-			tick at=61s
-			= nothing`,
-		"never mentioned again": `
-			tick at=5002ms
-			> send-status peer=1 seq=1 tid=1 not_begun (no_offer)
-			floor peer=1 floor=2
-			tick at=36s
-			= nothing`,
-		"never mentioned again, and D does not answer": `
-			tick at=5002ms
-			> send-status peer=1 seq=1 tid=1 not_begun (no_offer)
-			tick at=6s
-			> send-status peer=1 seq=1 tid=1 not_begun (no_offer)
-			tick at=36s
-			= nothing
-			# Its number is never begun, however late it comes.
-			register peer=1 seq=1 tid=1 floor=1
-			> drop conflict peer=1 seq=1 tid=1
-			> send-status peer=1 seq=1 tid=1 not_begun (spent)
-			cancel peer=1 seq=1 tid=1 floor=1
-			> drop conflict peer=1 seq=1 tid=1
-			> send-status peer=1 seq=1 tid=1 not_begun (spent)
-			beat peer=1 floor=1 lines=1:1
-			> send-beat-ack peer=1 1:1 not_begun (spent)
-			= nothing`,
-		"D restarted": `
-			gone inc=far
-			tick at=36s
-			= nothing`,
-		"P closes": `
-			close
-			> send-status peer=1 seq=1 tid=1 not_begun (closing)
-			> send-bye peer=1
-			floor peer=1 floor=2
-			tick at=36s
-			= nothing`,
-	} {
-		t.Run(name, func(t *testing.T) { play(t, "producer", register+script) })
-	}
-	t.Run("P restarted", func(t *testing.T) {
-		play(t, "consumer", `
-			expect tid=1
-			producers tid=1 from=1
-			> send-register peer=1 seq=1 tid=1
-			gone inc=far
-			> report negative tid=1 because=superseded 0/1`)
-	})
-}
-
-func TestTrapRegistrationAfterTheLeaseWaitsForAWatchdog(t *testing.T) {
-	play(t, "producer", `
-		offer tid=1
-		consumers tid=1 owed=1,2
-		tick at=30002ms
-		> report sent tid=1 because=lease_over 0/2
-		register peer=1 seq=1 tid=1 floor=1
-		> send-status peer=1 seq=1 tid=1 not_begun (lease_over)
-		cancel peer=2 seq=1 tid=1 floor=1
-		> send-status peer=2 seq=1 tid=1 not_begun (cancelled)
-		# What is remembered of it is forgotten, on both sides of its number.
-		floor peer=1 floor=2
-		tick at=91s
-		= nothing`)
 }
 
 // A transport that must be polled rings for a peer's message; whoever waits for an offer or a registration needs no

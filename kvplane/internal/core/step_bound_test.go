@@ -1,4 +1,4 @@
-package agent
+package core
 
 import (
 	"testing"
@@ -13,10 +13,10 @@ func numbered(i int) kvplane.TransferID {
 }
 
 // count says how many of the effects do something.
-func count(out []effect, do action) int {
+func count(out []Effect, do action) int {
 	n := 0
 	for _, x := range out {
-		if x.do == do {
+		if x.Do == do {
 			n++
 		}
 	}
@@ -26,83 +26,83 @@ func count(out []effect, do action) int {
 // TestEarlyRegistrationsAreBounded: what waits for an offer is bounded by session; one that is refused is told, counted
 // and forgotten, and whoever waits already is not hurt.
 func TestEarlyRegistrationsAreBounded(t *testing.T) {
-	p := newProducer(kvplane.Times{}.WithDefaults())
+	p := NewProducer(kvplane.Times{}.WithDefaults())
 	m := &wire.Message{Wait: time.Minute}
-	register := func(peer peerID, i int) []effect {
-		return p.Step(event{kind: evRegister, at: 1, peer: peer, inc: far, seq: uint64(i + 1), id: numbered(i), msg: m}, nil)
+	register := func(peer PeerID, i int) []Effect {
+		return p.Step(Event{Kind: EvRegister, At: 1, Peer: peer, Inc: far, Seq: uint64(i + 1), ID: numbered(i), Msg: m}, nil)
 	}
 	for i := range maxEarly {
-		if out := register(1, i); len(out) != 1 || out[0].status.State != wire.Waiting {
+		if out := register(1, i); len(out) != 1 || out[0].Status.State != wire.Waiting {
 			t.Fatalf("registration %d: %+v", i, out)
 		}
 	}
 	out := register(1, maxEarly)
-	if len(out) != 2 || out[0].drop != dropFull || out[1].status.Reason != kvplane.Full {
+	if len(out) != 2 || out[0].Drop != dropFull || out[1].Status.Reason != kvplane.Full {
 		t.Errorf("one more than fit: %+v; want a count and not_begun(full)", out)
 	}
-	if len(p.sessions[1].regs) != maxEarly || len(p.given) != maxEarly {
-		t.Errorf("%d registrations of %d transfers are remembered; want %d", len(p.sessions[1].regs), len(p.given), maxEarly)
+	if len(p.Sessions[1].Regs) != maxEarly || len(p.Given) != maxEarly {
+		t.Errorf("%d registrations of %d transfers are remembered; want %d", len(p.Sessions[1].Regs), len(p.Given), maxEarly)
 	}
-	if out := register(2, maxEarly); len(out) != 1 || out[0].status.State != wire.Waiting {
+	if out := register(2, maxEarly); len(out) != 1 || out[0].Status.State != wire.Waiting {
 		t.Errorf("another session: %+v; want waiting", out)
 	}
 	// One ends: there is room for one.
-	p.Step(event{kind: evAbandon, at: 2, id: numbered(0)}, nil)
-	if out := register(1, maxEarly+1); len(out) != 1 || out[0].status.State != wire.Waiting {
+	p.Step(Event{Kind: EvAbandon, At: 2, ID: numbered(0)}, nil)
+	if out := register(1, maxEarly+1); len(out) != 1 || out[0].Status.State != wire.Waiting {
 		t.Errorf("after one has ended: %+v; want waiting", out)
 	}
 	// What is offered already does not wait.
 	id := numbered(1 << 20)
-	p.Step(event{kind: evOffer, at: 3, id: id, inc: far, offer: &kvplane.Offer{Peer: far}}, nil)
-	p.Step(event{kind: evConsumers, at: 3, id: id, owed: []peerID{1}}, nil)
-	out = p.Step(event{kind: evRegister, at: 3, peer: 1, inc: far, seq: 1 << 20, id: id, msg: m}, nil)
-	if count(out, doPost) != 1 {
+	p.Step(Event{Kind: EvOffer, At: 3, ID: id, Inc: far, Offer: &kvplane.Offer{Peer: far}}, nil)
+	p.Step(Event{Kind: EvConsumers, At: 3, ID: id, Owed: []PeerID{1}}, nil)
+	out = p.Step(Event{Kind: EvRegister, At: 3, Peer: 1, Inc: far, Seq: 1 << 20, ID: id, Msg: m}, nil)
+	if count(out, DoPost) != 1 {
 		t.Errorf("an offered one: %+v; want it to be written", out)
 	}
 }
 
 // TestCancelsOfUnknownNumbersAreBounded: so is what is remembered of cancels that overtook their registrations.
 func TestCancelsOfUnknownNumbersAreBounded(t *testing.T) {
-	p := newProducer(kvplane.Times{}.WithDefaults())
+	p := NewProducer(kvplane.Times{}.WithDefaults())
 	full := 0
 	for i := range maxRegistrations + 10 {
-		out := p.Step(event{kind: evCancel, at: 1, peer: 1, inc: far, seq: uint64(i + 1), id: numbered(i), msg: &wire.Message{}}, nil)
-		full += count(out, doDrop)
+		out := p.Step(Event{Kind: EvCancel, At: 1, Peer: 1, Inc: far, Seq: uint64(i + 1), ID: numbered(i), Msg: &wire.Message{}}, nil)
+		full += count(out, DoDrop)
 	}
-	if full != 10 || len(p.sessions[1].regs) != maxRegistrations {
-		t.Errorf("%d were refused, %d are remembered; want 10 and %d", full, len(p.sessions[1].regs), maxRegistrations)
+	if full != 10 || len(p.Sessions[1].Regs) != maxRegistrations {
+		t.Errorf("%d were refused, %d are remembered; want 10 and %d", full, len(p.Sessions[1].Regs), maxRegistrations)
 	}
 }
 
 // TestSpentTransfersMakeRoom: a table full of what has ended does not stop the next transfer; what was forgotten for
 // it is never begun, however late its registration comes.
 func TestSpentTransfersMakeRoom(t *testing.T) {
-	p := newProducer(kvplane.Times{}.WithDefaults())
+	p := NewProducer(kvplane.Times{}.WithDefaults())
 	m := &wire.Message{Wait: time.Second}
-	step := func(e event) []effect {
-		e.at, e.inc = 1, far
+	step := func(e Event) []Effect {
+		e.At, e.Inc = 1, far
 		return p.Step(e, nil)
 	}
 	for i := range maxGiven {
-		step(event{kind: evOffer, id: numbered(i), offer: &kvplane.Offer{Peer: far}})
-		step(event{kind: evAbandon, id: numbered(i)})
+		step(Event{Kind: EvOffer, ID: numbered(i), Offer: &kvplane.Offer{Peer: far}})
+		step(Event{Kind: EvAbandon, ID: numbered(i)})
 	}
-	if len(p.given) != maxGiven {
-		t.Fatalf("%d transfers; want %d", len(p.given), maxGiven)
+	if len(p.Given) != maxGiven {
+		t.Fatalf("%d transfers; want %d", len(p.Given), maxGiven)
 	}
-	if out := step(event{kind: evRegister, peer: 1, seq: 1, id: numbered(maxGiven), msg: m}); out[0].status.State != wire.Waiting {
+	if out := step(Event{Kind: EvRegister, Peer: 1, Seq: 1, ID: numbered(maxGiven), Msg: m}); out[0].Status.State != wire.Waiting {
 		t.Errorf("a registration into a full table: %+v; want waiting", out)
 	}
-	if len(p.given) != maxGiven || p.given[numbered(0)] != nil || p.given[numbered(1)] == nil {
-		t.Errorf("%d transfers; want %d, without the oldest", len(p.given), maxGiven)
+	if len(p.Given) != maxGiven || p.Given[numbered(0)] != nil || p.Given[numbered(1)] == nil {
+		t.Errorf("%d transfers; want %d, without the oldest", len(p.Given), maxGiven)
 	}
 	// A table full of what still waits takes no more.
-	q := newProducer(kvplane.Times{}.WithDefaults())
+	q := NewProducer(kvplane.Times{}.WithDefaults())
 	for i := range maxGiven {
-		q.Step(event{kind: evRegister, at: 1, peer: peerID(i / maxEarly), inc: far, seq: uint64(i + 1), id: numbered(i), msg: m}, nil)
+		q.Step(Event{Kind: EvRegister, At: 1, Peer: PeerID(i / maxEarly), Inc: far, Seq: uint64(i + 1), ID: numbered(i), Msg: m}, nil)
 	}
-	out := q.Step(event{kind: evRegister, at: 1, peer: 99, inc: far, seq: 1, id: numbered(maxGiven), msg: m}, nil)
-	if count(out, doDrop) != 1 || out[len(out)-1].status.Reason != kvplane.Full {
+	out := q.Step(Event{Kind: EvRegister, At: 1, Peer: 99, Inc: far, Seq: 1, ID: numbered(maxGiven), Msg: m}, nil)
+	if count(out, DoDrop) != 1 || out[len(out)-1].Status.Reason != kvplane.Full {
 		t.Errorf("a registration into a table of waiting ones: %+v; want not_begun(full)", out)
 	}
 }
@@ -111,7 +111,7 @@ func TestSpentTransfersMakeRoom(t *testing.T) {
 // what peers say, so that a late offer of it is not held.
 func TestAbandonFindsRoom(t *testing.T) {
 	s := newStepper("producer")
-	s.p.bounds.given = 1
+	s.p.Bounds.Given = 1
 	s.play(t, `
 		register peer=1 seq=1 tid=1 floor=1
 		> send-status peer=1 seq=1 tid=1 waiting
@@ -145,30 +145,30 @@ func TestAbandonFindsRoom(t *testing.T) {
 // TestLongBeatIsCut: what does not fit into one message follows in the next, at once, and is counted.
 func TestLongBeatIsCut(t *testing.T) {
 	times := kvplane.Times{}.WithDefaults()
-	c := newConsumer(times)
+	c := NewConsumer(times)
 	total := wire.MaxBeats + 100
 	for i := range total {
 		id := numbered(i)
 		x := &kvplane.Expectation{ID: id, Peer: far, Need: [2]int{0, 8}, Wait: time.Hour}
-		c.Step(event{kind: evExpect, at: 1, id: id, inc: far, expect: x}, nil)
-		c.Step(event{kind: evProducers, at: 1, id: id, links: []linkTo{{peer: 1, writes: true}}}, nil)
-		c.Step(event{kind: evStatus, at: 1, peer: 1, seq: uint64(i + 1), msg: &wire.Message{Status: wire.Status{State: wire.Waiting}}}, nil)
+		c.Step(Event{Kind: EvExpect, At: 1, ID: id, Inc: far, Expect: x}, nil)
+		c.Step(Event{Kind: EvProducers, At: 1, ID: id, Links: []Link{{Peer: 1, Writes: true}}}, nil)
+		c.Step(Event{Kind: EvStatus, At: 1, Peer: 1, Seq: uint64(i + 1), Msg: &wire.Message{Status: wire.Status{State: wire.Waiting}}}, nil)
 	}
 	named := map[uint64]int{}
 	cut := 0
 	beat := func(at time.Duration) {
-		for _, x := range c.Step(event{kind: evTick, at: at}, nil) {
-			switch x.do {
-			case doDrop:
+		for _, x := range c.Step(Event{Kind: EvTick, At: at}, nil) {
+			switch x.Do {
+			case DoDrop:
 				cut++
-			case doBeat:
-				if len(x.beats) > wire.MaxBeats {
-					t.Errorf("a beat of %d lines; want at most %d", len(x.beats), wire.MaxBeats)
+			case DoBeat:
+				if len(x.Beats) > wire.MaxBeats {
+					t.Errorf("a beat of %d lines; want at most %d", len(x.Beats), wire.MaxBeats)
 				}
-				for _, l := range x.beats {
+				for _, l := range x.Beats {
 					named[l.Seq]++
 				}
-				c.Step(event{kind: evBeatAck, at: at, peer: 1, msg: &wire.Message{}}, nil)
+				c.Step(Event{Kind: EvBeatAck, At: at, Peer: 1, Msg: &wire.Message{}}, nil)
 			}
 		}
 	}

@@ -1,70 +1,71 @@
-package agent
+package core
 
 import (
 	"fmt"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/kvplane/wire"
 )
 
 // raise takes the floor of a message: D has settled everything below it.
-func (p *producer) raise(s *inbound, floor uint64) {
-	if floor <= s.floor {
+func (p *Producer) raise(s *inbound, floor uint64) {
+	if floor <= s.Floor {
 		return
 	}
-	if floor-s.floor <= uint64(p.bounds.registrations) { // the rule: it rises by a few
-		for seq := s.floor; seq < floor; seq++ {
-			if r := s.regs[seq]; r != nil {
+	if floor-s.Floor <= uint64(p.Bounds.Registrations) { // the rule: it rises by a few
+		for seq := s.Floor; seq < floor; seq++ {
+			if r := s.Regs[seq]; r != nil {
 				p.forget(s, r)
 			}
 		}
 	} else {
-		for _, r := range s.order.all {
-			if r.in() && r.seq < floor {
+		for _, r := range s.Order.All {
+			if r.in() && r.Seq < floor {
 				p.forget(s, r)
 			}
 		}
 	}
-	s.floor = floor
+	s.Floor = floor
 }
 
 // floor takes the news of what D has settled: everything below the floor, and single numbers above it. Of these the
 // final status is kept, for a delayed registration, but not sent again.
-func (p *producer) floor(e event) {
+func (p *Producer) floor(e Event) {
 	s := p.session(e)
-	p.raise(s, e.msg.Floor)
-	for _, seq := range e.msg.Settled {
-		if r := s.regs[seq]; r != nil && r.state == regEnded {
+	p.raise(s, e.Msg.Floor)
+	for _, seq := range e.Msg.Settled {
+		if r := s.Regs[seq]; r != nil && r.State == RegEnded {
 			r.wake = 0
 		}
 	}
 }
 
 // forget removes a registration that D no longer asks about. A write in progress runs to its end.
-func (p *producer) forget(s *inbound, r *registration) {
-	if r.state == regWriting {
+func (p *Producer) forget(s *inbound, r *registration) {
+	if r.State == RegWriting {
 		return
 	}
-	delete(s.regs, r.seq)
+	delete(s.Regs, r.Seq)
 	r.wake, r.unheard = 0, true
-	if r.state != regEnded {
+	if r.State != RegEnded {
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}, false)
 	}
 }
 
-func (p *producer) register(e event) {
+func (p *Producer) register(e Event) {
 	s := p.session(e)
-	p.raise(s, e.msg.Floor)
-	if e.seq < s.floor {
-		p.drop(e, dropFloor)
+	p.raise(s, e.Msg.Floor)
+	if e.Seq < s.Floor {
+		p.drop(e, DropFloor)
 		return
 	}
-	if r := s.regs[e.seq]; r != nil {
+	if r := s.Regs[e.Seq]; r != nil {
 		switch {
-		case r.given.id != e.id || r.asked && r.digest != e.msg.Digest:
+		case r.given.ID != e.ID || r.asked && r.digest != e.Msg.Digest:
 			p.drop(e, dropConflict)
 		default:
-			p.drop(e, dropRepeat)
+			p.drop(e, DropRepeat)
 			p.answer(r)
 		}
 		return
@@ -74,57 +75,57 @@ func (p *producer) register(e event) {
 		p.refuse(s, e, reason)
 		return
 	}
-	r.msg, r.digest, r.asked = e.msg, e.msg.Digest, true
-	r.state, r.status = regWaiting, wire.Status{State: wire.Waiting}
+	r.msg, r.digest, r.asked = e.Msg, e.Msg.Digest, true
+	r.State, r.Status = regWaiting, wire.Status{State: wire.Waiting}
 	s.waiting++
-	s.blocks += blocks(e.msg.Groups)
+	s.Blocks += transfer.CountBlocks(e.Msg.Groups)
 	g := r.given
 	switch {
-	case g.state == givenSpent || g.state == givenDraining:
+	case g.State == GivenSpent || g.State == givenDraining:
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: g.late(), Detail: g.detail}, true)
-	case g.state == givenHeld && g.known:
+	case g.State == GivenHeld && g.Known:
 		p.serve(r)
 	default:
-		r.wake = p.now + min(max(e.msg.Wait, p.times.Resend), kvplane.MaxWait)
+		r.wake = p.Now + min(max(e.Msg.Wait, p.Times.Resend), kvplane.MaxWait)
 		p.timers.Set(r)
 		p.answer(r)
 	}
 }
 
 // admit makes a registration under the event's number, unless a bound or an earlier one forbids it.
-func (p *producer) admit(s *inbound, e event) (*registration, kvplane.Reason) {
+func (p *Producer) admit(s *inbound, e Event) (*registration, kvplane.Reason) {
 	switch {
 	case p.closing:
 		return nil, kvplane.Closing
-	case e.seq < s.low:
+	case e.Seq < s.Low:
 		return nil, kvplane.Spent
-	case len(s.regs) >= p.bounds.registrations,
-		e.budget > 0 && s.blocks+blocks(e.msg.Groups) > e.budget:
+	case len(s.Regs) >= p.Bounds.Registrations,
+		e.Budget > 0 && s.Blocks+transfer.CountBlocks(e.Msg.Groups) > e.Budget:
 		return nil, kvplane.Full
 	}
-	g := p.given[e.id]
-	if s.waiting >= p.bounds.early && e.kind == evRegister && (g == nil || g.state == givenEarly) {
+	g := p.Given[e.ID]
+	if s.waiting >= p.Bounds.Early && e.Kind == EvRegister && (g == nil || g.State == GivenEarly) {
 		return nil, kvplane.Full
 	}
 	if g == nil {
-		if g = p.early(e.id); g == nil {
+		if g = p.early(e.ID); g == nil {
 			return nil, kvplane.Full
 		}
 	}
-	for _, other := range g.regs {
-		if other.from == s && g.state >= givenDraining {
+	for _, other := range g.Regs {
+		if other.from == s && g.State >= givenDraining {
 			return nil, kvplane.Spent
 		}
 		if other.from == s {
 			return nil, kvplane.Conflict
 		}
 	}
-	r := &registration{seq: e.seq, from: s, given: g}
-	s.regs[e.seq] = r
-	s.order.add(r, (*registration).in)
-	g.regs = append(g.regs, r)
-	if g.state == givenEarly {
-		g.wake = max(g.wake, p.now+min(e.msg.Wait, kvplane.MaxWait)+p.times.Wait)
+	r := &registration{Seq: e.Seq, from: s, given: g}
+	s.Regs[e.Seq] = r
+	s.Order.add(r, (*registration).in)
+	g.Regs = append(g.Regs, r)
+	if g.State == GivenEarly {
+		g.wake = max(g.wake, p.Now+min(e.Msg.Wait, kvplane.MaxWait)+p.Times.Wait)
 		p.timers.Set(g)
 	}
 	return r, 0
@@ -133,7 +134,7 @@ func (p *producer) admit(s *inbound, e event) (*registration, kvplane.Reason) {
 // refuse answers in a final state without a place to keep it. That the number is not begun later, when there is room,
 // is remembered in one number of the session. So are the numbers below it that are still on their way: each is refused
 // when it comes, and told so.
-func (p *producer) refuse(s *inbound, e event, why kvplane.Reason) {
+func (p *Producer) refuse(s *inbound, e Event, why kvplane.Reason) {
 	switch why {
 	case kvplane.Full:
 		p.drop(e, dropFull)
@@ -142,12 +143,12 @@ func (p *producer) refuse(s *inbound, e event, why kvplane.Reason) {
 	default:
 		p.drop(e, dropConflict)
 	}
-	st := s.never(e.seq, why)
-	if e.seq < s.low {
-		st = s.forgotten(e.seq)
+	st := s.never(e.Seq, why)
+	if e.Seq < s.Low {
+		st = s.forgotten(e.Seq)
 	}
-	s.low = max(s.low, e.seq+1)
-	p.emit(effect{do: doStatus, peer: e.peer, seq: e.seq, id: e.id, status: st})
+	s.Low = max(s.Low, e.Seq+1)
+	p.emit(Effect{Do: DoStatus, Peer: e.Peer, Seq: e.Seq, ID: e.ID, Status: st})
 }
 
 // forgotten is what D is told of an unknown number that is never begun. If it may have been written, D must not take it
@@ -168,14 +169,14 @@ func (s *inbound) never(seq uint64, why kvplane.Reason) wire.Status {
 	return wire.Status{State: wire.NotBegun, Reason: why}
 }
 
-func (p *producer) cancel(e event) {
+func (p *Producer) cancel(e Event) {
 	s := p.session(e)
-	p.raise(s, e.msg.Floor)
-	if e.seq < s.floor {
-		p.drop(e, dropFloor)
+	p.raise(s, e.Msg.Floor)
+	if e.Seq < s.Floor {
+		p.drop(e, DropFloor)
 		return
 	}
-	r := s.regs[e.seq]
+	r := s.Regs[e.Seq]
 	if r == nil { // it has overtaken its registration, which will find this
 		made, reason := p.admit(s, e)
 		if reason != 0 {
@@ -185,11 +186,11 @@ func (p *producer) cancel(e event) {
 		p.end(made, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}, true)
 		return
 	}
-	if r.given.id != e.id {
+	if r.given.ID != e.ID {
 		p.drop(e, dropConflict)
 		return
 	}
-	switch r.state {
+	switch r.State {
 	case regWaiting, regPairing:
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}, true)
 	default:
@@ -198,36 +199,36 @@ func (p *producer) cancel(e event) {
 }
 
 // answer tells D where a registration stands.
-func (p *producer) answer(r *registration) {
-	p.emit(effect{do: doStatus, peer: r.from.peer, seq: r.seq, id: r.given.id, status: r.status})
+func (p *Producer) answer(r *registration) {
+	p.emit(Effect{Do: DoStatus, Peer: r.from.peer, Seq: r.Seq, ID: r.given.ID, Status: r.Status})
 }
 
 // serve begins to write for a registration whose transfer is held and whose owed consumers are known.
-func (p *producer) serve(r *registration) {
+func (p *Producer) serve(r *registration) {
 	g := r.given
 	if !g.owes(r.from.peer) {
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Stranger}, true)
 		return
 	}
-	if why, detail := differ(g.offer, r.msg); why != 0 {
+	if why, detail := differ(g.Offer, r.msg); why != 0 {
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: why, Detail: detail}, true)
 		return
 	}
 	r.wake = 0
-	if r.state == regWaiting {
+	if r.State == regWaiting {
 		r.from.waiting--
 	}
 	if !r.from.up {
-		r.state, r.status = regPairing, wire.Status{State: wire.Pairing}
+		r.State, r.Status = regPairing, wire.Status{State: wire.Pairing}
 		p.answer(r)
-		p.emit(effect{do: doPair, peer: r.from.peer})
+		p.emit(Effect{Do: DoPair, Peer: r.from.peer})
 		return
 	}
-	r.state, r.status = regWriting, wire.Status{State: wire.Writing}
+	r.State, r.Status = RegWriting, wire.Status{State: wire.Writing}
 	r.from.writing++
-	p.emit(effect{do: doPost, peer: r.from.peer, seq: r.seq, id: g.id, msg: r.msg, offer: g.offer})
+	p.emit(Effect{Do: DoPost, Peer: r.from.peer, Seq: r.Seq, ID: g.ID, Msg: r.msg, Offer: g.Offer})
 	p.letGo(r)
-	r.wake = p.now + p.times.Resend // D is told, unless there was nothing to write or it is written by then
+	r.wake = p.Now + p.Times.Resend // D is told, unless there was nothing to write or it is written by then
 	p.timers.Set(r)
 }
 
@@ -245,32 +246,32 @@ func differ(o *kvplane.Offer, m *wire.Message) (kvplane.Reason, string) {
 
 // letGo drops a registration's lists: it is posted or has ended, and D may have given its blocks away before P hears
 // how the write has ended.
-func (p *producer) letGo(r *registration) {
+func (p *Producer) letGo(r *registration) {
 	if r.msg != nil {
-		r.from.blocks -= blocks(r.msg.Groups)
+		r.from.Blocks -= transfer.CountBlocks(r.msg.Groups)
 		r.msg = nil
 	}
 }
 
 // end brings a registration to its final status, and the transfer with it if that decides it.
-func (p *producer) end(r *registration, s wire.Status, tell bool) {
-	switch r.state {
+func (p *Producer) end(r *registration, s wire.Status, tell bool) {
+	switch r.State {
 	case regWaiting:
 		r.from.waiting--
-	case regWriting:
+	case RegWriting:
 		r.from.writing--
 	}
 	p.letGo(r)
 	if s.State == wire.NotBegun {
-		s.State = r.from.never(r.seq, s.Reason).State
+		s.State = r.from.never(r.Seq, s.Reason).State
 	}
-	r.state, r.status = regEnded, s
-	r.again = newBackoff(p.times)
-	r.until = p.now + p.times.Lease
-	r.wake = p.now + r.again.next()
-	if r.unheard || r.seq < r.from.floor {
+	r.State, r.Status = RegEnded, s
+	r.again = newBackoff(p.Times)
+	r.until = p.Now + p.Times.Lease
+	r.wake = p.Now + r.again.next()
+	if r.unheard || r.Seq < r.from.Floor {
 		r.wake = 0
-		delete(r.from.regs, r.seq)
+		delete(r.from.Regs, r.Seq)
 	} else {
 		p.timers.Set(r)
 		if tell {
@@ -278,7 +279,7 @@ func (p *producer) end(r *registration, s wire.Status, tell bool) {
 		}
 	}
 	g := r.given
-	if s.State != wire.Done && g.state == givenHeld && g.known && g.owes(r.from.peer) {
+	if s.State != wire.Done && g.State == GivenHeld && g.Known && g.owes(r.from.peer) {
 		p.lose(g, s.Reason, s.Detail)
 		return
 	}

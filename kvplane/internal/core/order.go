@@ -1,19 +1,19 @@
-package agent
+package core
 
 import "slices"
 
 // lineup keeps values in the order in which they came, so that equal events have equal effects. Those that have left
 // are swept out now and then, which makes adding free of allocations in the long run.
 type lineup[T any] struct {
-	all  []T // the reader asks each whether it is still in
+	All  []T // the reader asks each whether it is still in
 	room int
 }
 
 // add appends x; in says whether a value is still in. It must not be called while all is read.
 func (l *lineup[T]) add(x T, in func(T) bool) {
-	if len(l.all) >= l.room {
-		l.all = slices.DeleteFunc(l.all, func(x T) bool { return !in(x) })
-		l.room = 2*len(l.all) + 16
+	if len(l.All) >= l.room {
+		l.All = slices.DeleteFunc(l.All, func(x T) bool { return !in(x) })
+		l.room = 2*len(l.All) + 16
 	}
-	l.all = append(l.all, x)
+	l.All = append(l.All, x)
 }

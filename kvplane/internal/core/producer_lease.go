@@ -1,4 +1,4 @@
-package agent
+package core
 
 import (
 	"pdrouter/kvplane"
@@ -7,31 +7,31 @@ import (
 
 // early remembers a transfer that is known only from its consumers; nil if there is no room. The transfer that was
 // spent first makes room: it is never offered again, so a registration for it starts nothing.
-func (p *producer) early(id kvplane.TransferID) *given {
-	for len(p.given)-p.unborn >= p.bounds.given {
+func (p *Producer) early(id kvplane.TransferID) *given {
+	for len(p.Given)-p.unborn >= p.Bounds.Given {
 		oldest := p.spent.pop()
 		if oldest == nil {
 			return nil
 		}
-		if oldest.state == givenSpent && p.given[oldest.id] == oldest {
+		if oldest.State == GivenSpent && p.Given[oldest.ID] == oldest {
 			p.clear(oldest)
 		}
 	}
-	g := &given{id: id, state: givenEarly}
-	p.given[id] = g
+	g := &given{ID: id, State: GivenEarly}
+	p.Given[id] = g
 	return g
 }
 
 // extend keeps a held transfer for a consumer that has said that it will come, or is here. It never shortens a lease.
-func (p *producer) extend(g *given, s *inbound) {
-	if g.state == givenHeld && g.offer.Peer == s.inc {
-		g.lease = max(g.lease, p.now+2*p.times.Lease/3) // the alarm stays where it is, and looks again
+func (p *Producer) extend(g *given, s *inbound) {
+	if g.State == GivenHeld && g.Offer.Peer == s.inc {
+		g.lease = max(g.lease, p.Now+2*p.Times.Lease/3) // the alarm stays where it is, and looks again
 	}
 }
 
 // expire ends a lease, if no beat has extended it.
-func (p *producer) expire(g *given) {
-	if p.now < g.lease {
+func (p *Producer) expire(g *given) {
+	if p.Now < g.lease {
 		g.wake = g.lease
 		p.timers.Set(g)
 		return
@@ -40,10 +40,10 @@ func (p *producer) expire(g *given) {
 }
 
 // lose gives up a transfer that was offered: nobody is served any more, and the report waits for writes in progress.
-func (p *producer) lose(g *given, why kvplane.Reason, detail string) {
-	g.state, g.reason, g.detail, g.wake = givenDraining, why, detail, 0
-	for _, r := range g.regs {
-		if r.state == regWaiting || r.state == regPairing {
+func (p *Producer) lose(g *given, why kvplane.Reason, detail string) {
+	g.State, g.reason, g.detail, g.wake = givenDraining, why, detail, 0
+	for _, r := range g.Regs {
+		if r.State == regWaiting || r.State == regPairing {
 			p.end(r, wire.Status{State: wire.NotBegun, Reason: g.late(), Detail: detail}, true)
 		}
 	}
@@ -61,57 +61,57 @@ func (g *given) late() kvplane.Reason {
 	return kvplane.Sibling
 }
 
-// spend ends a transfer that had been offered.
-func (p *producer) spend(g *given) {
+// Spend ends a transfer that had been offered.
+func (p *Producer) Spend(g *given) {
 	done := 0
-	for _, r := range g.regs {
-		if r.state == regEnded && r.status.State == wire.Done && g.owes(r.from.peer) {
+	for _, r := range g.Regs {
+		if r.State == RegEnded && r.Status.State == wire.Done && g.owes(r.from.peer) {
 			done++
 		}
 	}
-	g.state = givenSpent
+	g.State = GivenSpent
 	p.keep(g)
-	p.emit(effect{do: doReport, report: kvplane.Sent, id: g.id, reason: g.reason, detail: g.detail, k: done, n: len(g.owed), offer: g.offer})
+	p.emit(Effect{Do: DoReport, Report: kvplane.Sent, ID: g.ID, Reason: g.reason, Detail: g.detail, K: done, N: len(g.Owed), Offer: g.Offer})
 }
 
 // keep remembers a transfer that nobody is served from as long as a registration of it may still be on its way.
-func (p *producer) keep(g *given) {
-	g.wake = p.now + p.times.Lease + p.times.Wait
+func (p *Producer) keep(g *given) {
+	g.wake = p.Now + p.Times.Lease + p.Times.Wait
 	p.timers.Set(g)
-	if g.state == givenSpent && g.offer != nil {
+	if g.State == GivenSpent && g.Offer != nil {
 		p.spent.push(g)
 	}
 }
 
 // retire forgets a transfer that can no longer be registered for.
-func (p *producer) retire(g *given) {
-	for _, r := range g.regs {
-		if r.state != regEnded {
+func (p *Producer) retire(g *given) {
+	for _, r := range g.Regs {
+		if r.State != RegEnded {
 			p.keep(g)
 			return
 		}
 	}
 	p.clear(g)
-	for first := p.spent.first(); first != nil && p.given[first.id] != first; first = p.spent.first() {
+	for first := p.spent.first(); first != nil && p.Given[first.ID] != first; first = p.spent.first() {
 		p.spent.pop()
 	}
 }
 
 // clear forgets a transfer and what its consumers have registered. That their numbers are never begun again, and
 // which may have been written, is remembered in two numbers of each session.
-func (p *producer) clear(g *given) {
+func (p *Producer) clear(g *given) {
 	g.wake = 0
-	delete(p.given, g.id)
-	if g.state == givenSpent && g.offer == nil {
+	delete(p.Given, g.ID)
+	if g.State == GivenSpent && g.Offer == nil {
 		p.unborn--
 	}
-	for _, r := range g.regs {
+	for _, r := range g.Regs {
 		r.wake = 0
 		if r.in() {
-			delete(r.from.regs, r.seq)
-			r.from.low = max(r.from.low, r.seq+1)
-			if r.status.State != wire.NotBegun {
-				r.from.burnt = max(r.from.burnt, r.seq+1)
+			delete(r.from.Regs, r.Seq)
+			r.from.Low = max(r.from.Low, r.Seq+1)
+			if r.Status.State != wire.NotBegun {
+				r.from.burnt = max(r.from.burnt, r.Seq+1)
 			}
 		}
 	}

@@ -1,44 +1,44 @@
-package agent
+package core
 
 import "pdrouter/kvplane"
 
 // fenced takes the transport's word that nothing which a peer has sent, or sends before it is admitted again, lands.
 // That settles every failed transfer; one that still counted on the peer fails. The peer is asked on: it is admitted
 // when it has answered for all of them, for only then does it not begin to write for one of them later.
-func (c *consumer) fenced(e event) {
-	s := c.sessions[e.peer]
+func (c *Consumer) fenced(e Event) {
+	s := c.Sessions[e.Peer]
 	if s == nil {
-		c.drop(e, dropUnknown)
+		c.drop(e, DropUnknown)
 		return
 	}
 	s.barred = true
 	for _, r := range c.fence(s) {
-		if r.state == receiptCollect {
+		if r.State == receiptCollect {
 			c.stop(r, kvplane.PeerGone, "")
 		} else {
-			c.check(r)
+			c.Check(r)
 		}
 	}
 	c.admit(s)
 }
 
 // fence marks what a fenced session can no longer do, and returns the transfers that this changes.
-func (c *consumer) fence(s *outbound) []*receipt {
-	var changed []*receipt
-	for _, l := range s.order.all {
+func (c *Consumer) fence(s *outbound) []*Receipt {
+	var changed []*Receipt
+	for _, l := range s.order.All {
 		r := l.receipt
 		switch {
-		case !l.in() || r.state != receiptCollect && r.state != receiptStop:
+		case !l.in() || r.State != receiptCollect && r.State != ReceiptStop:
 			continue
 		case l.unsent:
-			l.held = r.state == receiptCollect
+			l.held = r.State == receiptCollect
 			continue
-		case l.harmless():
+		case l.Harmless():
 			continue
-		case l.state == originFinal:
+		case l.State == OriginFinal:
 			c.dry(l)
 		default:
-			l.fenced = true
+			l.Fenced = true
 			s.mute++
 		}
 		changed = append(changed, r)
@@ -47,13 +47,13 @@ func (c *consumer) fence(s *outbound) []*receipt {
 }
 
 // admit lets a fenced peer write again, if it has answered for everything that was fenced, and registers what waits.
-func (c *consumer) admit(s *outbound) {
+func (c *Consumer) admit(s *outbound) {
 	if !s.barred || s.void || s.mute > 0 {
 		return
 	}
 	s.barred = false
-	c.emit(effect{do: doAdmit, peer: s.peer})
-	for _, l := range s.order.all {
+	c.emit(Effect{Do: DoAdmit, Peer: s.Peer})
+	for _, l := range s.order.All {
 		if l.held && l.in() {
 			l.held, l.since = false, 0
 			if s.down {

@@ -1,6 +1,10 @@
-package agent
+package core
 
-import "testing"
+import (
+	"testing"
+
+	"pdrouter/metadata"
+)
 
 // TestBurstOfQueuedLegsIsNoSilence: a beat that was not answered yet is not sent again for what was queued meanwhile,
 // and only what is repeated for want of an answer counts as missed.
@@ -133,9 +137,16 @@ func TestQueuedLegFindsARebuiltRank(t *testing.T) {
 		beatack peer=3 lines=0:1:not_begun:dead
 		> report negative tid=1 because=dead 0/0
 		> report safe tid=1 because=dead 0/0`)
-	if s.c.sessions[2].keeps() {
+	if s.c.Sessions[2].keeps() {
 		t.Error("rank 2 is still asked to keep what has ended")
 	}
+}
+
+// hanging says that something hangs on an engine, so that the owner looks whether its process is dead.
+func hanging(c *Consumer, on metadata.Incarnation) bool {
+	out := map[metadata.Incarnation]bool{}
+	c.Hanging(out)
+	return out[on]
 }
 
 // TestQueuedLegHangsOnItsProducer: the owner looks whether that one's process is dead.
@@ -143,8 +154,7 @@ func TestQueuedLegHangsOnItsProducer(t *testing.T) {
 	s := play(t, "consumer", `
 		queue tid=1
 		producers tid=1 from=1`)
-	w := &writer{consumer: s.c, producer: newProducer(s.c.times)}
-	if !w.hanging()[far] {
+	if !hanging(s.c, far) {
 		t.Error("nothing hangs on a producer that is asked to keep a transfer")
 	}
 	s.play(t, `
@@ -152,7 +162,7 @@ func TestQueuedLegHangsOnItsProducer(t *testing.T) {
 		> send-cancel peer=1 seq=1 tid=1 because=stopped
 		status peer=1 seq=1 state=not_begun reason=cancelled
 		> send-floor peer=1 seq=1`)
-	if w.hanging()[far] {
+	if hanging(s.c, far) {
 		t.Error("something hangs on a producer from whom nothing is wanted any more")
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package core
 
 import (
 	"time"
@@ -9,13 +9,13 @@ import (
 	"pdrouter/metadata"
 )
 
-// producer is the writing side of one rank: what its engine has offered, and who has registered for it. Its states are
+// Producer is the writing side of one rank: what its engine has offered, and who has registered for it. Its states are
 // the tables of docs/kvplane.md. It performs no I/O, starts no goroutine and reads no clock.
-type producer struct {
+type Producer struct {
 	core
-	bounds   bounds
-	sessions map[peerID]*inbound
-	given    map[kvplane.TransferID]*given
+	Bounds   Bounds
+	Sessions map[PeerID]*inbound
+	Given    map[kvplane.TransferID]*given
 	order    lineup[*inbound]
 	held     lineup[*given]
 	spent    fifo   // what may be forgotten first when the table is full
@@ -25,7 +25,7 @@ type producer struct {
 
 // inbound is a session as P sees it: what one consumer rank has registered.
 type inbound struct {
-	peer    peerID
+	peer    PeerID
 	inc     metadata.Incarnation
 	up      bool
 	void    bool // the incarnation is gone; only writes in progress are left
@@ -33,24 +33,24 @@ type inbound struct {
 	parted  bool // it has been sent BYE
 	waiting int  // registrations that wait for an offer
 	writing int  // registrations that are being written
-	blocks  int  // of the registrations that have not been posted
-	floor   uint64
-	low     uint64 // an unknown number below it is never begun: it was refused, is forgotten, or comes too late
+	Blocks  int  // of the registrations that have not been posted
+	Floor   uint64
+	Low     uint64 // an unknown number below it is never begun: it was refused, is forgotten, or comes too late
 	burnt   uint64 // and one below this may have been written, and has ended
 	past    uint64 // so may an unknown one below this, in a session of the same consumer that was forgotten
-	regs    map[uint64]*registration
-	order   lineup[*registration]
+	Regs    map[uint64]*registration
+	Order   lineup[*registration]
 }
 
 func (s *inbound) in() bool { return !s.left }
 
 // registration is one consumer of one transfer.
 type registration struct {
-	seq     uint64
+	Seq     uint64
 	from    *inbound
 	given   *given
-	state   regState
-	status  wire.Status   // what D is told
+	State   regState
+	Status  wire.Status   // what D is told
 	beaten  regState      // what the last answer to a BEAT has said
 	msg     *wire.Message // until it has ended
 	asked   bool          // its REGISTER is here
@@ -64,15 +64,15 @@ type registration struct {
 func (r *registration) Due() time.Duration { return r.wake }
 
 // in says that its session still knows it.
-func (r *registration) in() bool { return r.from.regs[r.seq] == r }
+func (r *registration) in() bool { return r.from.Regs[r.Seq] == r }
 
 type regState uint8
 
 const (
 	regWaiting regState = iota + 1 // W: no offer yet
 	regPairing                     // H: offered, the peer cannot be reached
-	regWriting                     // X: planned or posted
-	regEnded                       // T: done, not_begun or failed
+	RegWriting                     // X: planned or posted
+	RegEnded                       // T: done, not_begun or failed
 )
 
 func (s regState) String() string {
@@ -81,12 +81,12 @@ func (s regState) String() string {
 
 // given is one transfer on this rank.
 type given struct {
-	id     kvplane.TransferID
-	state  givenState
-	offer  *kvplane.Offer
-	regs   []*registration
-	owed   []peerID
-	known  bool // owed is known
+	ID     kvplane.TransferID
+	State  givenState
+	Offer  *kvplane.Offer
+	Regs   []*registration
+	Owed   []PeerID
+	Known  bool // owed is known
 	reason kvplane.Reason
 	detail string
 	lease  time.Duration // held: until when, unless a beat extends it
@@ -95,15 +95,15 @@ type given struct {
 
 func (g *given) Due() time.Duration { return g.wake }
 
-func (g *given) isHeld() bool { return g.state == givenHeld }
+func (g *given) isHeld() bool { return g.State == GivenHeld }
 
 type givenState uint8
 
 const (
-	givenEarly    givenState = iota + 1 // registered before it was offered
-	givenHeld                           // offered; the engine must keep the blocks
+	GivenEarly    givenState = iota + 1 // registered before it was offered
+	GivenHeld                           // offered; the engine must keep the blocks
 	givenDraining                       // lost, but a write is in progress
-	givenSpent                          // served, lost or aborted: a reference serves once
+	GivenSpent                          // served, lost or aborted: a reference serves once
 )
 
 func (s givenState) String() string {
@@ -117,95 +117,95 @@ const (
 	maxGiven         = 1 << 16
 )
 
-// bounds are these, where a test needs smaller ones.
-type bounds struct {
-	early         int // registrations of one session that wait for an offer
-	registrations int // of one session, what is remembered of ended ones included
-	given         int // transfers
+// Bounds are these, where a test needs smaller ones.
+type Bounds struct {
+	Early         int // registrations of one session that wait for an offer
+	Registrations int // of one session, what is remembered of ended ones included
+	Given         int // transfers
 }
 
-func newProducer(t kvplane.Times) *producer {
-	return &producer{
-		core: core{times: t}, bounds: bounds{early: maxEarly, registrations: maxRegistrations, given: maxGiven},
-		sessions: map[peerID]*inbound{}, given: map[kvplane.TransferID]*given{},
+func NewProducer(t kvplane.Times) *Producer {
+	return &Producer{
+		core: core{Times: t}, Bounds: Bounds{Early: maxEarly, Registrations: maxRegistrations, Given: maxGiven},
+		Sessions: map[PeerID]*inbound{}, Given: map[kvplane.TransferID]*given{},
 	}
 }
 
 // Step applies one event and appends to out what the owner must do. What an effect points to is good until the next
 // Step.
-func (p *producer) Step(e event, out []effect) []effect {
-	p.out, p.now, p.beats = out, e.at, p.beats[:0]
-	switch e.kind {
-	case evRegister:
+func (p *Producer) Step(e Event, out []Effect) []Effect {
+	p.Out, p.Now, p.beats = out, e.At, p.beats[:0]
+	switch e.Kind {
+	case EvRegister:
 		p.register(e)
-	case evCancel:
+	case EvCancel:
 		p.cancel(e)
-	case evFloor:
+	case EvFloor:
 		p.floor(e)
-	case evBeat:
+	case EvBeat:
 		p.beat(e)
-	case evOffer:
+	case EvOffer:
 		p.offer(e)
-	case evConsumers:
+	case EvConsumers:
 		p.consumers(e)
-	case evUnpaired:
+	case EvUnpaired:
 		p.unpaired(e)
-	case evAbandon:
+	case EvAbandon:
 		p.abandon(e)
-	case evRefused, evNothing, evWritten, evBroken:
+	case EvRefused, EvNothing, EvWritten, EvBroken:
 		p.result(e)
-	case evUp, evDown, evUnreachable:
+	case EvUp, EvDown, EvUnreachable:
 		p.reach(e)
-	case evGone:
+	case EvGone:
 		p.gone(e)
-	case evClose:
+	case EvClose:
 		p.close(e)
-	case evTick:
-		for who := p.timers.Pop(p.now); who != nil; who = p.timers.Pop(p.now) {
+	case EvTick:
+		for who := p.timers.Pop(p.Now); who != nil; who = p.timers.Pop(p.Now) {
 			p.alarm(who)
 		}
 	default:
 		p.drop(e, dropState)
 	}
-	out, p.out = p.out, nil
+	out, p.Out = p.Out, nil
 	return out
 }
 
 // session finds or makes the session of a message's sender.
-func (p *producer) session(e event) *inbound {
-	s := p.sessions[e.peer]
+func (p *Producer) session(e Event) *inbound {
+	s := p.Sessions[e.Peer]
 	if s == nil {
-		s = &inbound{peer: e.peer, inc: e.inc, up: !e.down, past: p.past, regs: map[uint64]*registration{}}
-		p.sessions[e.peer] = s
+		s = &inbound{peer: e.Peer, inc: e.Inc, up: !e.Down, past: p.past, Regs: map[uint64]*registration{}}
+		p.Sessions[e.Peer] = s
 		p.order.add(s, (*inbound).in)
 	}
 	return s
 }
 
-func (p *producer) alarm(who alarm.Waiter) {
+func (p *Producer) alarm(who alarm.Waiter) {
 	switch v := who.(type) {
 	case *registration:
 		v.wake = 0
-		switch v.state {
+		switch v.State {
 		case regWaiting:
 			p.end(v, wire.Status{State: wire.NotBegun, Reason: kvplane.NoOffer}, true)
-		case regWriting:
-			if !v.unheard && v.seq >= v.from.floor {
+		case RegWriting:
+			if !v.unheard && v.Seq >= v.from.Floor {
 				p.answer(v)
 			}
-		case regEnded:
-			if p.now < v.until {
-				v.wake = p.now + v.again.next()
+		case RegEnded:
+			if p.Now < v.until {
+				v.wake = p.Now + v.again.next()
 				p.timers.Set(v)
 				p.answer(v)
 			}
 		}
 	case *given:
 		v.wake = 0
-		switch v.state {
-		case givenHeld:
+		switch v.State {
+		case GivenHeld:
 			p.expire(v)
-		case givenEarly, givenSpent:
+		case GivenEarly, GivenSpent:
 			p.retire(v)
 		}
 	}

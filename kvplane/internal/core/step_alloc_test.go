@@ -1,4 +1,4 @@
-package agent
+package core
 
 import (
 	"testing"
@@ -11,9 +11,9 @@ import (
 
 // steady is a side of the plane with many transfers under way, and what its steps need without making anything new.
 type steady struct {
-	p    *producer
-	c    *consumer
-	out  []effect
+	p    *Producer
+	c    *Consumer
+	out  []Effect
 	at   time.Duration
 	next int          // the transfer that the next step is about
 	msg  wire.Message // for steps that say something new each time
@@ -25,9 +25,9 @@ func (s *steady) id() kvplane.TransferID { return steadyID(s.next) }
 
 func steadyID(i int) kvplane.TransferID { return kvplane.TransferID{1: byte(i), 2: byte(i >> 8)} }
 
-func (s *steady) step(e event) {
+func (s *steady) step(e Event) {
 	s.at += time.Microsecond
-	e.at = s.at
+	e.At = s.at
 	if s.p != nil {
 		s.out = s.p.Step(e, s.out[:0])
 	} else {
@@ -39,24 +39,24 @@ var far = metadata.Incarnation{Engine: "far", Generation: 1}
 
 // consuming returns a D that has registered all transfers with two producers; peer 1 is the first.
 func consuming() *steady {
-	s := &steady{c: newConsumer(kvplane.Times{}.WithDefaults()), out: make([]effect, 0, 8192)}
-	links := []linkTo{{peer: 1, writes: true}, {peer: 2, writes: true}}
+	s := &steady{c: NewConsumer(kvplane.Times{}.WithDefaults()), out: make([]Effect, 0, 8192)}
+	links := []Link{{Peer: 1, Writes: true}, {Peer: 2, Writes: true}}
 	for i := range steadyTransfers {
 		x := &kvplane.Expectation{ID: steadyID(i), Peer: far, Need: [2]int{0, 8}, Wait: time.Hour}
-		s.step(event{kind: evExpect, id: x.ID, inc: far, expect: x})
-		s.step(event{kind: evProducers, id: x.ID, links: links})
+		s.step(Event{Kind: EvExpect, ID: x.ID, Inc: far, Expect: x})
+		s.step(Event{Kind: EvProducers, ID: x.ID, Links: links})
 	}
 	return s
 }
 
 // producing returns a P for which peer 1 has registered for all transfers, and which holds and writes them.
 func producing() *steady {
-	s := &steady{p: newProducer(kvplane.Times{}.WithDefaults()), out: make([]effect, 0, 8192)}
+	s := &steady{p: NewProducer(kvplane.Times{}.WithDefaults()), out: make([]Effect, 0, 8192)}
 	m := &wire.Message{Wait: time.Hour}
 	for i := range steadyTransfers {
-		s.step(event{kind: evRegister, peer: 1, inc: far, seq: uint64(i + 1), id: steadyID(i), msg: m})
-		s.step(event{kind: evOffer, id: steadyID(i), inc: far, offer: &kvplane.Offer{ID: steadyID(i), Peer: far}})
-		s.step(event{kind: evConsumers, id: steadyID(i), owed: []peerID{1, 2}})
+		s.step(Event{Kind: EvRegister, Peer: 1, Inc: far, Seq: uint64(i + 1), ID: steadyID(i), Msg: m})
+		s.step(Event{Kind: EvOffer, ID: steadyID(i), Inc: far, Offer: &kvplane.Offer{ID: steadyID(i), Peer: far}})
+		s.step(Event{Kind: EvConsumers, ID: steadyID(i), Owed: []PeerID{1, 2}})
 	}
 	return s
 }
@@ -77,49 +77,49 @@ func TestNoAllocationPerEvent(t *testing.T) {
 		step func(*steady)
 	}{
 		{"STATUS", consuming, func(s *steady) {
-			s.step(event{kind: evStatus, peer: 1, seq: uint64(s.next + 1), msg: waiting})
+			s.step(Event{Kind: EvStatus, Peer: 1, Seq: uint64(s.next + 1), Msg: waiting})
 		}},
 		{"DONE counted", consuming, func(s *steady) {
-			s.step(event{kind: evStatus, peer: 1, seq: uint64(s.next + 1), msg: done})
+			s.step(Event{Kind: EvStatus, Peer: 1, Seq: uint64(s.next + 1), Msg: done})
 		}},
 		{"last DONE", consuming, func(s *steady) {
-			s.step(event{kind: evStatus, peer: 1, seq: uint64(s.next + 1), msg: done})
-			s.step(event{kind: evStatus, peer: 2, seq: uint64(s.next + 1), msg: done})
-			s.step(event{kind: evStatus, peer: 2, seq: uint64(s.next + 1), msg: done}) // late
+			s.step(Event{Kind: EvStatus, Peer: 1, Seq: uint64(s.next + 1), Msg: done})
+			s.step(Event{Kind: EvStatus, Peer: 2, Seq: uint64(s.next + 1), Msg: done})
+			s.step(Event{Kind: EvStatus, Peer: 2, Seq: uint64(s.next + 1), Msg: done}) // late
 		}},
 		{"STATUS not_begun", consuming, func(s *steady) {
-			s.step(event{kind: evStatus, peer: 1, seq: uint64(s.next + 1), msg: failed})
+			s.step(Event{Kind: EvStatus, Peer: 1, Seq: uint64(s.next + 1), Msg: failed})
 		}},
-		{"cancel", consuming, func(s *steady) { s.step(event{kind: evAbandon, id: s.id()}) }},
+		{"cancel", consuming, func(s *steady) { s.step(Event{Kind: EvAbandon, ID: s.id()}) }},
 		{"BEAT sent", consuming, func(s *steady) {
 			s.at += time.Second
-			s.step(event{kind: evTick})
-			s.step(event{kind: evBeatAck, peer: 1, msg: waiting})
-			s.step(event{kind: evBeatAck, peer: 2, msg: waiting})
+			s.step(Event{Kind: EvTick})
+			s.step(Event{Kind: EvBeatAck, Peer: 1, Msg: waiting})
+			s.step(Event{Kind: EvBeatAck, Peer: 2, Msg: waiting})
 		}},
 		{"BEAT_ACK", consuming, func(s *steady) {
 			s.msg.Beats = answers[s.next : s.next+1]
-			s.step(event{kind: evBeatAck, peer: 1, msg: &s.msg})
+			s.step(Event{Kind: EvBeatAck, Peer: 1, Msg: &s.msg})
 		}},
 		{"REGISTER again", producing, func(s *steady) {
-			s.step(event{kind: evRegister, peer: 1, inc: far, seq: uint64(s.next + 1), id: s.id(), msg: waiting})
+			s.step(Event{Kind: EvRegister, Peer: 1, Inc: far, Seq: uint64(s.next + 1), ID: s.id(), Msg: waiting})
 		}},
 		{"CANCEL", producing, func(s *steady) {
-			s.step(event{kind: evCancel, peer: 1, inc: far, seq: uint64(s.next + 1), id: s.id(), msg: waiting})
+			s.step(Event{Kind: EvCancel, Peer: 1, Inc: far, Seq: uint64(s.next + 1), ID: s.id(), Msg: waiting})
 		}},
 		{"BEAT", producing, func(s *steady) {
-			s.step(event{kind: evBeat, peer: 1, inc: far, msg: lines})
+			s.step(Event{Kind: EvBeat, Peer: 1, Inc: far, Msg: lines})
 		}},
 		{"write ended", producing, func(s *steady) {
-			s.step(event{kind: evWritten, peer: 1, seq: uint64(s.next + 1), id: s.id(), tokens: 8})
+			s.step(Event{Kind: EvWritten, Peer: 1, Seq: uint64(s.next + 1), ID: s.id(), Tokens: 8})
 		}},
 		{"write broken", producing, func(s *steady) {
-			s.step(event{kind: evBroken, peer: 1, seq: uint64(s.next + 1), id: s.id()})
+			s.step(Event{Kind: EvBroken, Peer: 1, Seq: uint64(s.next + 1), ID: s.id()})
 		}},
 		{"FLOOR", producing, func(s *steady) {
-			s.step(event{kind: evWritten, peer: 1, seq: uint64(s.next + 1), id: s.id(), tokens: 8})
+			s.step(Event{Kind: EvWritten, Peer: 1, Seq: uint64(s.next + 1), ID: s.id(), Tokens: 8})
 			s.msg.Floor = uint64(s.next + 2)
-			s.step(event{kind: evFloor, peer: 1, inc: far, msg: &s.msg})
+			s.step(Event{Kind: EvFloor, Peer: 1, Inc: far, Msg: &s.msg})
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -143,13 +143,13 @@ func TestAllocationsOfOneTransfer(t *testing.T) {
 	t.Run("D", func(t *testing.T) {
 		s := consuming()
 		s.next = steadyTransfers
-		links := []linkTo{{peer: 1, writes: true}}
+		links := []Link{{Peer: 1, Writes: true}}
 		done := &wire.Message{Status: wire.Status{State: wire.Done, Tokens: 8}}
 		x := &kvplane.Expectation{Peer: far, Need: [2]int{0, 8}, Wait: time.Hour}
 		run := func() {
-			s.step(event{kind: evExpect, id: s.id(), inc: far, expect: x})
-			s.step(event{kind: evProducers, id: s.id(), links: links})
-			s.step(event{kind: evStatus, peer: 1, seq: uint64(s.next + 1), msg: done})
+			s.step(Event{Kind: EvExpect, ID: s.id(), Inc: far, Expect: x})
+			s.step(Event{Kind: EvProducers, ID: s.id(), Links: links})
+			s.step(Event{Kind: EvStatus, Peer: 1, Seq: uint64(s.next + 1), Msg: done})
 			s.next++
 		}
 		for range 600 {
@@ -164,17 +164,17 @@ func TestAllocationsOfOneTransfer(t *testing.T) {
 		s.next = steadyTransfers
 		m := &wire.Message{Wait: time.Second}
 		o := &kvplane.Offer{Peer: far}
-		owed := []peerID{1}
+		owed := []PeerID{1}
 		run := func() {
-			s.step(event{kind: evRegister, peer: 1, inc: far, seq: uint64(s.next + 1), id: s.id(), msg: m})
-			s.step(event{kind: evOffer, id: s.id(), inc: far, offer: o})
-			s.step(event{kind: evConsumers, id: s.id(), owed: owed})
-			s.step(event{kind: evWritten, peer: 1, seq: uint64(s.next + 1), id: s.id(), tokens: 8})
+			s.step(Event{Kind: EvRegister, Peer: 1, Inc: far, Seq: uint64(s.next + 1), ID: s.id(), Msg: m})
+			s.step(Event{Kind: EvOffer, ID: s.id(), Inc: far, Offer: o})
+			s.step(Event{Kind: EvConsumers, ID: s.id(), Owed: owed})
+			s.step(Event{Kind: EvWritten, Peer: 1, Seq: uint64(s.next + 1), ID: s.id(), Tokens: 8})
 			s.msg.Floor = uint64(s.next + 2)
-			s.step(event{kind: evFloor, peer: 1, inc: far, msg: &s.msg})
+			s.step(Event{Kind: EvFloor, Peer: 1, Inc: far, Msg: &s.msg})
 			s.next++
 			s.at += time.Second // what was spent is forgotten, as in a long run
-			s.step(event{kind: evTick})
+			s.step(Event{Kind: EvTick})
 		}
 		for range 600 {
 			run()

@@ -1,0 +1,108 @@
+package core
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/transfer"
+	"pdrouter/metadata"
+)
+
+// What the owner of a consumer asks of it. Nothing of it changes the consumer but endSession and keepSafe.
+
+// Knows says that an id is the consumer's: queued, expected, or ended not long ago.
+func (c *Consumer) Knows(id kvplane.TransferID) bool { return c.Receipts[id] != nil }
+
+// Accepted says whether an Expectation that it was given has begun, and has not ended.
+func (c *Consumer) Accepted(x *kvplane.Expectation) bool {
+	r := c.Receipts[x.ID]
+	return r != nil && r.expect == x
+}
+
+// Awaits says that producers may still write for a transfer, as none of them has failed and not all have finished.
+func (c *Consumer) Awaits(id kvplane.TransferID) bool {
+	r := c.Receipts[id]
+	return r != nil && r.awaits()
+}
+
+func (r *Receipt) awaits() bool { return r.State == receiptPairing || r.State == receiptCollect }
+
+// UnpairedWith returns the engine of a transfer of which it is not known whom it hears from.
+func (c *Consumer) UnpairedWith(id kvplane.TransferID) (metadata.Incarnation, bool) {
+	r := c.Receipts[id]
+	if r == nil || !r.unpaired {
+		return metadata.Incarnation{}, false
+	}
+	return r.inc, true
+}
+
+// Unsafe returns the report that ends a transfer when nothing can land in its blocks any more, and the engine that writes for it.
+func (c *Consumer) Unsafe(id kvplane.TransferID) (last Effect, from metadata.Incarnation, ok bool) {
+	r := c.Receipts[id]
+	if r == nil {
+		return Effect{}, metadata.Incarnation{}, false
+	}
+	return Effect{Do: DoReport, Report: kvplane.Safe, ID: id, Reason: r.reason, Detail: r.detail, Expect: r.expect}, r.inc, true
+}
+
+// FloorOf is the lowest number of a session that is not settled, 0 if there is no session.
+func (c *Consumer) FloorOf(peer PeerID) uint64 {
+	if s := c.Sessions[peer]; s != nil {
+		return s.Floor
+	}
+	return 0
+}
+
+// Hanging adds the engines that may still write here, or that keep something for it. It looks at sessions, never at transfers.
+func (c *Consumer) Hanging(out map[metadata.Incarnation]bool) {
+	for _, s := range c.Sessions {
+		if (len(s.Links) > 0 || s.keeps()) && !s.Proof {
+			out[s.inc] = true
+		}
+	}
+}
+
+// Busy says that something is under way in a session, or remembered but that there is one.
+func (c *Consumer) Busy(peer PeerID) bool {
+	s := c.Sessions[peer]
+	return s != nil && (len(s.Links) > 0 || s.barred || s.keeps())
+}
+
+// EndSession prepares for the end of a session that is not busy: a later one with the same peer has higher numbers.
+func (c *Consumer) EndSession(peer PeerID) {
+	if s := c.Sessions[peer]; s != nil {
+		c.base = max(c.base, s.Last)
+	}
+}
+
+// Counts returns how many transfers are expected and not settled, and how many of their blocks may still be written to.
+func (c *Consumer) Counts() (expected, pinned int) {
+	for _, r := range c.Receipts {
+		if r.expect == nil || r.retired {
+			continue
+		}
+		expected++
+		if r.State == ReceiptStop || r.awaits() {
+			pinned += transfer.CountBlocks(r.expect.Groups)
+		}
+	}
+	return expected, pinned
+}
+
+// KeepSafe takes over what an older table had ended. Nothing is registered under these ids any more.
+func (c *Consumer) KeepSafe(old *Consumer, now time.Duration) {
+	ended := slices.DeleteFunc(slices.Collect(maps.Values(old.Receipts)), func(r *Receipt) bool {
+		return r.State != receiptReady && r.State != receiptSafe
+	})
+	slices.SortFunc(ended, func(a, b *Receipt) int { return a.ID.Compare(b.ID) })
+	for _, r := range ended {
+		kept := &Receipt{
+			ID: r.ID, State: receiptSafe, inc: r.inc, expect: r.expect, reason: r.reason, detail: r.detail,
+			retired: r.retired || r.expect != nil, wake: max(r.wake, now+c.Times.Wait),
+		}
+		c.Receipts[r.ID] = kept
+		c.timers.Set(kept)
+	}
+}

@@ -1,0 +1,168 @@
+package core
+
+import (
+	"time"
+
+	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
+	"pdrouter/metadata"
+)
+
+// PeerID is the agent's number for one peer rank, that is for one session.
+type PeerID int32
+
+// Event is one thing that happens to a producer or a consumer.
+type Event struct {
+	At     time.Duration // since the agent's start
+	Kind   eventKind
+	Peer   PeerID
+	Inc    metadata.Incarnation // session, gone, offer: whose
+	Seq    uint64
+	ID     kvplane.TransferID
+	Msg    *wire.Message // registered, cancelled, floor, status
+	Offer  *kvplane.Offer
+	Expect *kvplane.Expectation
+	Links  []Link   // producers
+	Owed   []PeerID // consumers
+	Reason kvplane.Reason
+	Detail string
+	Tokens int
+	Budget int  // registered: blocks that the registrations of this session may have together; 0: any number
+	Down   bool // of a peer's message: it cannot be reached now
+	Proof  bool // gone: the process is known to be dead, not only void
+	Fenced bool // gone: and nothing of it lands any more
+}
+
+// Link is one producer of a transfer.
+type Link struct {
+	Peer   PeerID
+	Writes bool
+	Down   bool // it cannot be reached now
+}
+
+type eventKind uint8
+
+const (
+	EvUp          eventKind = iota + 1 // a peer can be reached
+	EvDown                             // the connection to a peer is lost
+	EvUnreachable                      // a peer cannot be reached and will not be
+	EvGone                             // an incarnation is void, or one agent of it, if a peer is named
+	EvRegister                         // P: REGISTER
+	EvCancel                           // P: CANCEL
+	EvFloor                            // P: FLOOR
+	EvOffer                            // P: the engine has finished a request
+	EvConsumers                        // P: whom an offer owes a completion
+	EvUnpaired                         // both: the peer's records cannot be had
+	EvAbandon                          // both: the engine gives a transfer up
+	EvRefused                          // P: the plan refuses, or posting failed; nothing was posted
+	EvNothing                          // P: there is nothing to write
+	EvWritten                          // P: a write has ended well
+	EvBroken                           // P: a write has ended in an error
+	EvExpect                           // D: the engine has reserved blocks
+	EvProducers                        // D: whom to register with
+	EvStatus                           // D: STATUS or DONE
+	EvDrained                          // D: whatever a dead writer had sent has been taken in
+	EvFenced                           // D: nothing that a peer writes lands until it is admitted again
+	EvBeat                             // P: BEAT
+	EvQueue                            // D: the engine will expect a transfer later
+	EvBeatAck                          // D: the answer to a BEAT
+	EvBye                              // D: BYE
+	EvClose                            // both: the agent ends in good order
+	EvTick                             // time has passed
+)
+
+var eventNames = [...]string{
+	"none", "up", "down", "unreachable", "gone", "register", "cancel", "floor", "offer", "consumers", "unpaired",
+	"abandon", "refused", "nothing", "written", "broken", "expect", "producers", "status", "drained", "fenced",
+	"beat", "queue", "beatack", "bye", "close", "tick",
+}
+
+func (k eventKind) String() string { return eventNames[k] }
+
+// Effect is one thing that the owner of a producer or a consumer must do.
+type Effect struct {
+	Do     action
+	Peer   PeerID
+	Seq    uint64
+	ID     kvplane.TransferID
+	Status wire.Status
+	Report kvplane.ReportKind
+	Reason kvplane.Reason
+	Detail string
+	Tokens int
+	K, N   int
+	Drop   Drop
+	Wait   time.Duration        // register: what is left of D's patience
+	Beats  []wire.Beat          // beat, beat-ack
+	Msg    *wire.Message        // post: the registration
+	Offer  *kvplane.Offer       // post, report on P
+	Expect *kvplane.Expectation // register, report on D
+}
+
+type action uint8
+
+const (
+	DoStatus   action = iota + 1 // send a STATUS
+	DoRegister                   // send a REGISTER
+	DoCancel                     // send a CANCEL
+	DoFloor                      // send a FLOOR, unless another message to this peer carries it
+	DoPair                       // try to reach a peer
+	DoSeek                       // find out again whom a queued transfer hears from
+	DoPost                       // plan and post the write of a registration
+	DoReport                     // tell the engine
+	DoDrain                      // take in all that a dead writer may have sent, twice, then say drained
+	DoFence                      // let nothing of a peer land any more, if the transport can, then say fenced
+	DoAdmit                      // let a fenced peer write again
+	DoBeat                       // send a BEAT
+	DoBeatAck                    // send its answer
+	DoBye                        // send a BYE
+	DoDrop                       // count an event without effect
+)
+
+var actionNames = [...]string{
+	"none", "send-status", "send-register", "send-cancel", "send-floor", "pair", "seek", "post", "report", "drain", "fence", "admit",
+	"send-beat", "send-beat-ack", "send-bye", "drop",
+}
+
+func (a action) String() string { return actionNames[a] }
+
+// Drop says why an event had no effect.
+type Drop uint8
+
+const (
+	dropState    Drop = iota + 1 // the state has no row for it
+	DropUnknown                  // nobody waits for it
+	DropStranger                 // from a peer that has no say in it
+	DropRepeat                   // the same once more
+	DropFloor                    // settled long ago
+	dropConflict                 // contradicts what was said before
+	dropFull                     // a table is at its bound
+	DropMalformed
+	DropForeign // for another agent, or of another generation
+	DropWaiting // too many messages of unknown senders
+	DropForged  // not said by the agent that it names
+	Drops       // how many there are
+)
+
+var dropNames = [...]string{
+	"none", "state", "unknown", "stranger", "repeat", "floor", "conflict", "full", "malformed", "foreign", "waiting", "forged",
+}
+
+func (d Drop) String() string { return dropNames[d] }
+
+// backoff is the pause before a message is sent again.
+type backoff struct {
+	pause, longest time.Duration
+	rounds         int // at the longest pause
+}
+
+func newBackoff(t kvplane.Times) backoff { return backoff{pause: t.Resend, longest: t.Pause} }
+
+func (b *backoff) next() time.Duration {
+	p := b.pause
+	if p >= b.longest {
+		b.rounds++
+	}
+	b.pause = min(2*b.pause, b.longest)
+	return p
+}
