@@ -110,9 +110,9 @@ func (p *probe) compat(ctx context.Context, e *fleet.Engine, c *connector.Prefil
 	return rec.Compatibility
 }
 
-// giveBackWithin is how long decode may be asked again for what prefill holds. It is well within the shortest sensible
+// askAgainWithin is how long decode may be asked again for what prefill holds. It is well within the shortest sensible
 // lease: after the lease's end decode would wait for KV that is gone.
-const giveBackWithin = 10 * time.Second
+const askAgainWithin = 10 * time.Second
 
 // askDecode has decode take what prefill holds for a probe. If decode was not asked, or refused to begin, it is asked again
 // after the probe: that is safe, and nothing else would free what prefill holds before its lease ends.
@@ -127,7 +127,7 @@ func (p *probe) askDecode(ctx context.Context, body []byte) error {
 		return err
 	}
 	again := p.tasks.Try(p.s.Config.Limits.Background, p.s.Config.Timeouts.Cleanup, func(ctx context.Context) {
-		for wait := 100 * time.Millisecond; time.Since(answered)+wait < giveBackWithin; wait *= 2 {
+		for wait := 100 * time.Millisecond; time.Since(answered)+wait < askAgainWithin; wait *= 2 {
 			select {
 			case <-ctx.Done():
 			case <-time.After(wait):
