@@ -152,8 +152,9 @@ typedef struct pdkv_region {
  * first. Regions may overlap (several layers in one tensor). */
 int32_t pdkv_register(pdkv_handle h, const pdkv_region *regions, size_t n);
 
-/* pdkv_publish opens the agent over the registered memory and publishes its record, behind the call (NIXL takes half a second).
- * It ends in PDKV_PUBLISHED, or in PDKV_BROKEN. Once only. pdkv_do works from here on. */
+/* pdkv_publish opens the agent over the registered memory (NIXL takes half a second) and has its record published in the background: that
+ * ends in PDKV_PUBLISHED, or in PDKV_BROKEN. Once only. pdkv_do works when it has returned 0. If the agent cannot be opened it is
+ * PDKV_ESYSTEM: close the rank. */
 int32_t pdkv_publish(pdkv_handle h);
 
 /* pdkv_do carries out the orders of one step, as pdkv_orders gave them. len 0 does nothing. */
@@ -176,7 +177,7 @@ int32_t pdkv_gone(pdkv_handle h, const char *engine, uint64_t generation);
 /* pdkv_admit says whether this engine takes a leg (PDKV_PREFILL or PDKV_DECODE: which one it is asked for) of the transfer id,
  * 16 bytes, with the engine peer in its generation: all from the request's kv_transfer_params (transfer_id is their hexadecimal
  * form). ticket is its text there, NULL for none. A ticket serves once. What belongs to it is remembered for pdkv_expect or pdkv_offer.
- * PDKV_ETICKET and PDKV_EARLY: serve nothing of the plane for it. PDKV_ESTATE: a rank is broken. PDKV_EKNOWN: the id is in use. Every admitted leg must end
+ * PDKV_ETICKET and PDKV_EARLY: serve nothing of the plane for it. PDKV_EKNOWN: the id is in use. Every admitted leg must end
  * in pdkv_offer, pdkv_expect or pdkv_cancel. */
 int32_t pdkv_admit(pdkv_handle h, int32_t leg, const uint8_t id[16], const char *peer, uint64_t generation, const char *ticket);
 

@@ -41,9 +41,7 @@ type Rank struct {
 	mu        sync.Mutex
 	state     rankState
 	regions   []metadata.Region
-	unopened  unopened     // until there is an agent
 	agent     *agent.Agent // nil until it is open
-	seq       uint64       // of the last report that said something
 	publisher *client.Publisher
 	news      bool // there is something to collect
 	results   results
@@ -61,7 +59,7 @@ const (
 
 // OpenRank makes a rank without memory. It opens the transport's library and nothing else.
 func OpenRank(cfg Config) (_ *Rank, err error) {
-	r := &Rank{cfg: cfg, unopened: unopened{rank: cfg.Rank.rank()}}
+	r := &Rank{cfg: cfg}
 	if r.log, r.endLog, err = cfg.logger(); err != nil {
 		return nil, err
 	}
@@ -111,29 +109,29 @@ func (r *Rank) Register(regions []metadata.Region) error {
 	return nil
 }
 
-// Publish opens the agent and publishes its record, behind the call.
+// Publish opens the agent, and has its record published in the background. Orders are taken when it has returned nil. A rank whose agent
+// cannot be opened is of no use: close it.
 func (r *Rank) Publish() error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	switch {
 	case r.state != rankNew:
+		r.mu.Unlock()
 		return wrong(State, "embed: the rank is published already, or closed")
 	case len(r.regions) == 0:
+		r.mu.Unlock()
 		return wrong(State, "embed: no memory is registered")
 	}
 	r.state = rankPublishing
-	r.tasks.Go(func() {
-		if err := r.begin(); err != nil {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.unopened.fail(err.Error())
-			r.tellLocked(broken(err))
-		}
-	})
+	r.tasks.Add(1)
+	r.mu.Unlock()
+	defer r.tasks.Done()
+	if err := r.begin(); err != nil {
+		return wrong(System, "embed: the rank's agent: %w", err)
+	}
 	return nil
 }
 
-// begin opens the agent, hands it what was ordered meanwhile, and starts what goes on behind it.
+// begin opens the agent and starts what runs beside it.
 func (r *Rank) begin() error {
 	t := r.transport.New()
 	c := r.cfg
@@ -157,10 +155,6 @@ func (r *Rank) begin() error {
 	}
 	r.mu.Lock()
 	r.agent, r.publisher = a, publisher
-	for _, o := range r.unopened.orders {
-		a.Do(o)
-	}
-	r.unopened.orders = nil
 	r.mu.Unlock()
 	r.following.Go(func() { peers.Follow(r.published, r.log) })
 	r.following.Go(func() { r.keys.run(r.published, r.log) })
@@ -169,12 +163,14 @@ func (r *Rank) begin() error {
 			r.tell(broken(err))
 		}
 	})
-	select {
-	case <-publisher.Ready():
-		r.notified() // the scheduler learns the generation of the first report
-		r.tell(Result{Kind: Published, Bytes: c.Generation})
-	case <-r.ctx.Done():
-	}
+	r.following.Go(func() {
+		select {
+		case <-publisher.Ready():
+			r.notified() // the scheduler learns the generation of the first report
+			r.tell(Result{Kind: Published, Bytes: c.Generation})
+		case <-r.published.Done():
+		}
+	})
 	return nil
 }
 
@@ -198,12 +194,7 @@ func (r *Rank) tellLocked(x Result) {
 	r.ringLocked()
 }
 
-func (r *Rank) ringLocked() { r.bell.set(r.newsLocked() || len(r.results) > 0) }
-
-// newsLocked says whether there is something to collect.
-func (r *Rank) newsLocked() bool {
-	return r.news || r.unopened.fresh || len(r.unopened.reports) > 0
-}
+func (r *Rank) ringLocked() { r.bell.set(r.news || len(r.results) > 0) }
 
 // Do carries out the orders of one step.
 func (r *Rank) Do(orders []byte) error {
@@ -216,15 +207,10 @@ func (r *Rank) Do(orders []byte) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.state != rankPublishing:
+	if r.state != rankPublishing || r.agent == nil {
 		return wrong(State, "embed: orders for a rank that is not published")
-	case r.agent != nil:
-		r.agent.Do(o)
-	case !r.unopened.take(o):
-		return wrong(Full, "embed: %d steps of orders before the rank's agent is open", maxEarly)
 	}
-	r.ringLocked()
+	r.agent.Do(o)
 	return nil
 }
 
@@ -248,30 +234,22 @@ func (r *Rank) Collect(buf []byte, need *int) error {
 // collect returns nil if there is nothing to say.
 func (r *Rank) collect() []byte {
 	r.mu.Lock()
-	a, some, own := r.agent, r.newsLocked(), r.unopened.reports
-	r.news, r.unopened.fresh, r.unopened.reports = false, false, nil
+	a, news := r.agent, r.news
+	r.news = false
 	r.mu.Unlock()
-	if !some {
+	if !news { // so there may be no agent
 		return nil
 	}
-	s := said{report: sched.RankReport{Engine: metadata.Incarnation{Engine: r.cfg.Engine, Generation: r.cfg.Generation}, Rank: r.cfg.Rank.rank()}}
-	if a != nil {
-		s.report = a.Collect()
-	}
-	clears, failed := r.clean(s.report.Reports)
+	report := a.Collect()
+	clears, failed := r.clean(report.Reports)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.report.Reports = append(own, s.report.Reports...)
-	if len(s.report.Reports) > 0 {
-		r.seq++
-	}
-	s.broken, s.report.Seq = r.unopened.never != "", r.seq // not the agent's, which has not counted what was said before there was one
 	r.results = append(r.results, clears...)
 	if failed && !r.watching && r.state == rankPublishing {
 		r.watching = true
 		r.tasks.Go(r.watch)
 	}
-	return s.marshal()
+	return report.Marshal()
 }
 
 // clean clears what is old in the last blocks of transfers that are ready, or says what is to be cleared on a device. It

@@ -48,11 +48,11 @@ func TestRankStates(t *testing.T) {
 	}
 }
 
-// TestBroken: an agent that cannot be opened, and one whose engine has a newer run, say so, and their transfers end.
+// TestBroken: a rank whose engine has a newer run says so, and its transfers end; one whose agent cannot be opened is not published.
 func TestBroken(t *testing.T) {
 	g := pdkvtest.NewGateway(t)
 	newEngine(t, g, "e", metadata.Both, 1, "")
-	open := func(name, heads string) *found {
+	open := func(name, heads string) (*engine, error) {
 		s, err := OpenScheduler(config(t, fmt.Sprintf(`{kind: scheduler, engine: %s}`, name)))
 		if err != nil {
 			t.Fatal(err)
@@ -70,28 +70,37 @@ func TestBroken(t *testing.T) {
 		if err := r.Register(regions); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Publish(); err != nil {
-			t.Fatal(err)
-		}
-		id := kvplane.NewTransferID() // comes to its end all the same
-		if err := e.scheduler.Hear((&said{report: sched.RankReport{Engine: metadata.Incarnation{Engine: name, Generation: 5}}}).marshal()); err != nil {
-			t.Fatal(err)
-		}
-		if err := e.scheduler.Expect(&Transfer{ID: id, Peer: metadata.Incarnation{Engine: "nobody", Generation: 1}, To: 7, Groups: list(5, 2)}); err != nil {
-			t.Fatal(err)
-		}
-		e.until(func() bool { return e.find(Broken, kvplane.TransferID{}) != nil })
-		if err := e.scheduler.Cancel(id, "broken"); err != nil {
-			t.Fatal(err)
-		}
-		e.until(func() bool { return e.find(Closed, id) != nil })
-		return e.find(Broken, kvplane.TransferID{})
+		return e, r.Publish()
 	}
-	if x := open("e", "2"); x.bytes <= 5 {
+	e, err := open("e", "2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := kvplane.NewTransferID() // comes to its end all the same
+	if err := e.scheduler.Hear((&sched.RankReport{Engine: metadata.Incarnation{Engine: "e", Generation: 5}}).Marshal()); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.scheduler.Expect(&Transfer{ID: id, Peer: metadata.Incarnation{Engine: "nobody", Generation: 1}, To: 7, Groups: list(5, 2)}); err != nil {
+		t.Fatal(err)
+	}
+	e.until(func() bool { return e.find(Broken, kvplane.TransferID{}) != nil })
+	if err := e.scheduler.Cancel(id, "broken"); err != nil {
+		t.Fatal(err)
+	}
+	e.until(func() bool { return e.find(Closed, id) != nil })
+	if x := e.find(Broken, kvplane.TransferID{}); x.bytes <= 5 {
 		t.Errorf("superseded: %+v; want the newer generation", x)
 	}
-	if x := open("f", "999"); x.bytes != 0 || x.text == "" {
-		t.Errorf("heads that do not fit: %+v", x)
+	f, err := open("f", "999")
+	if FaultOf(err) != System {
+		t.Errorf("heads that do not fit: %v; want that the rank is not published", err)
+	}
+	orders := sched.Orders{Abandon: []sched.Abandonment{{ID: id}}}.Marshal()
+	if err := f.ranks[0].Do(orders); FaultOf(err) != State {
+		t.Errorf("orders for a rank without an agent: %v", err)
+	}
+	if n := 0; f.ranks[0].Collect(nil, &n) != nil || n != 0 {
+		t.Errorf("a rank without an agent says %d bytes", n)
 	}
 }
 

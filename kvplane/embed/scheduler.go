@@ -32,7 +32,6 @@ type Scheduler struct {
 	self     metadata.Incarnation // generation 0: no rank was heard, and none was configured
 	admitter *ticket.Admitter     // nil until the generation is known
 	together *sched.Aggregator    // the same
-	broken   *metadata.Rank       // has no agent and will have none: no leg can be served
 	legs     map[kvplane.TransferID]*leg
 	orders   sched.Orders // since the last Orders
 	ordered  []byte       // the form of what was taken out of orders and found no room
@@ -143,8 +142,6 @@ func (s *Scheduler) Admit(role metadata.Role, id kvplane.TransferID, peer metada
 	case s.admitter == nil:
 		s.counts.Refused["early"]++
 		return wrong(Early, "embed: transfer %s: no rank was heard yet", id)
-	case s.broken != nil:
-		return wrong(State, "embed: transfer %s: rank %s is broken", id, s.broken)
 	case s.legs[id] != nil:
 		return wrong(Known, "embed: transfer %s is known", id)
 	case len(s.legs) >= maxLegs:
@@ -182,23 +179,20 @@ func (s *Scheduler) Hear(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
-	x, err := parseSaid(b)
+	x, err := sched.ParseRankReport(b)
 	if err != nil {
-		return err
+		return wrong(Argument, "embed: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts.Reports++
-	if s.together == nil && x.report.Engine.Engine == s.cfg.Engine && x.report.Engine.Generation != 0 {
-		s.begin(x.report.Engine.Generation)
+	if s.together == nil && x.Engine.Engine == s.cfg.Engine && x.Engine.Generation != 0 {
+		s.begin(x.Engine.Generation)
 	}
 	if s.together == nil {
-		return wrong(Argument, "embed: a report of %s for the scheduler of %s", x.report.Engine.ID(), s.cfg.Engine)
+		return wrong(Argument, "embed: a report of %s for the scheduler of %s", x.Engine.ID(), s.cfg.Engine)
 	}
-	if x.broken && x.report.Engine == s.self {
-		s.broken = &x.report.Rank
-	}
-	s.step([]sched.RankReport{x.report})
+	s.step([]sched.RankReport{x})
 	return nil
 }
 

@@ -16,8 +16,6 @@ func (s *Scheduler) legOf(t *Transfer, next legPhase, full bool) (*leg, error) {
 	}
 	l := s.legs[t.ID]
 	switch {
-	case s.broken != nil:
-		return nil, wrong(State, "embed: transfer %s: rank %s is broken", t.ID, s.broken)
 	case l == nil && len(s.legs) >= maxLegs:
 		return nil, wrong(Full, "embed: %d transfers are open", len(s.legs))
 	case l == nil: // no ticket was asked for

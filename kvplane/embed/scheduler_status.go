@@ -20,15 +20,11 @@ func (s *Scheduler) Status() ([]byte, error) {
 		Missed     uint64 `json:"missed"` // RankReports that never came
 		schedulerCounts
 		Ignored sched.Ignored `json:"ignored"`
-		// Held is what stays pinned, by the rank that has not let go of it; Broken names a rank that has no agent.
-		Held   map[string]sched.Held `json:"held"`
-		Broken string                `json:"broken,omitempty"`
+		// Held is what stays pinned, by the rank that has not let go of it.
+		Held map[string]sched.Held `json:"held"`
 	}{
 		Kind: KindScheduler, Engine: s.cfg.Engine, Generation: s.self.Generation, Legs: len(s.legs),
 		Handshakes: s.outcome.Handshakes, schedulerCounts: s.counts, Held: map[string]sched.Held{},
-	}
-	if s.broken != nil {
-		x.Broken = s.broken.String()
 	}
 	if s.control != nil {
 		x.Control = s.control.address()
