@@ -12,7 +12,7 @@ type Timeouts struct {
 	Connect      time.Duration `yaml:"connect"`       // dialling an engine; default 2s
 	Read         time.Duration `yaml:"read"`          // a client's head and body; default 30s
 	Idle         time.Duration `yaml:"idle"`          // a client's connection between two requests; default 75s
-	Write        time.Duration `yaml:"write"`         // one write to a client; default 30s
+	Write        time.Duration `yaml:"write"`         // how long a client may take to read 64 KiB of an answer, or one event of a stream; default 30s
 	Request      time.Duration `yaml:"request"`       // arrival to first token of a stream, all attempts together; default 120s
 	RequestTotal time.Duration `yaml:"request_total"` // arrival to an answer that is not streamed, all attempts together; default 600s
 	Queue        time.Duration `yaml:"queue"`         // a request's wait in the queue of its model; default 10s

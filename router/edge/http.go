@@ -248,9 +248,9 @@ func (srv *Edge) reject(c *fiber.Ctx, e *openai.Error) error {
 	return nil
 }
 
-// limitWrite limits the write of the answer. The deadline of an earlier request on the connection may be over by now.
+// limitWrite limits each write of the answer.
 func (srv *Edge) limitWrite(c *fiber.Ctx) {
-	_ = c.Context().Conn().SetWriteDeadline(time.Now().Add(srv.Current().Config.Timeouts.Write))
+	c.Context().Conn().(*clientConn).limit = srv.Current().Config.Timeouts.Write
 }
 
 // setError makes an error of the router's own the answer.

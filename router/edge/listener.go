@@ -36,6 +36,7 @@ type clientConn struct {
 	since time.Time
 	spoke atomic.Bool
 	ends  atomic.Bool // nothing more is read
+	stops atomic.Bool // an answer that is being written is not written to its end
 
 	raw      nonblock.Conn
 	buf      *nonblock.Buf // that early is in; nil if that is empty
@@ -49,8 +50,9 @@ type clientConn struct {
 	unreadable bool  // the server could not read the head of the request
 	lingers    bool  // the connection ends with bytes of a request unread
 
-	joins  bool   // what is written next leaves with the write after it
-	unsent []byte // that, while it waits
+	joins  bool          // what is written next leaves with the write after it
+	unsent []byte        // that, while it waits
+	limit  time.Duration // for each part of the answer, see write; 0: writes have the deadline that was set last
 }
 
 func newListener(ln net.Listener) *listener {
@@ -111,6 +113,7 @@ func (l *listener) stopReading() {
 // stopWriting has every write that waits for its client fail as one that took too long.
 func (l *listener) stopWriting() {
 	for _, a := range l.all() {
+		a.stops.Store(true)
 		_ = a.Conn.SetWriteDeadline(time.Now())
 	}
 }
@@ -220,7 +223,7 @@ func (a *clientConn) drop(n int) {
 
 // expect begins the body that follows the head.
 func (a *clientConn) expect(f bodyFraming) {
-	a.chunked, a.bodyLeft, a.closes = f.length < 0, max(f.length, 0), f.closes
+	a.chunked, a.bodyLeft, a.closes, a.limit = f.length < 0, max(f.length, 0), f.closes, 0
 	a.open = f.length != 0
 }
 
@@ -297,12 +300,33 @@ func (a *clientConn) Write(p []byte) (int, error) {
 // errNoHandshake says that a connection is refused before its TLS handshake.
 var errNoHandshake = errors.New("router: a refused connection gets no TLS handshake")
 
-func (a *clientConn) write(p []byte) (int, error) {
+// answerPart is how much of an answer its client has to read within the limit of a write.
+const answerPart = 64 << 10
+
+// write writes all of p. A large answer is written in parts, each with a deadline of its own: what ends it is a client that does not read,
+// and not one that reads slowly.
+func (a *clientConn) write(p []byte) (n int, _ error) {
 	// The server answers a connection beyond limits.concurrent on the goroutine that accepts all others. By TLS that write would begin with
 	// the handshake, and wait for a client that sends none. Any other answer comes after the client's first bytes.
 	if _, secure := a.Conn.(*tls.Conn); secure && !a.spoke.Load() {
 		return 0, errNoHandshake
 	}
+	if a.limit == 0 {
+		return a.writePart(p)
+	}
+	for {
+		_ = a.Conn.SetWriteDeadline(time.Now().Add(a.limit))
+		if n > 0 && a.stops.Load() { // read after the call, as stopWriting sets it before its own call: the last of them says now
+			_ = a.Conn.SetWriteDeadline(time.Now())
+		}
+		m, err := a.writePart(p[n:min(len(p), n+answerPart)])
+		if n += m; err != nil || n == len(p) {
+			return n, err
+		}
+	}
+}
+
+func (a *clientConn) writePart(p []byte) (int, error) {
 	if a.raw.Available() {
 		return a.raw.Write(p)
 	}
