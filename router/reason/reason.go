@@ -108,7 +108,7 @@ var table = [...]struct {
 	ContentType:         {"content_type", 400, noRetry, false, "The body does not have the route's content type, or has a content encoding."},
 	BodyTooLarge:        {"body_too_large", 413, noRetry, hangUp, "The body is larger than `limits.body`, or than 4 KiB on a route without a body."},
 	BodyMemory:          {"body_memory", 503, time.Second, hangUp, "The bodies of all requests, with their copies for engines, would exceed `limits.body_memory`, or those of one tenant half of it."},
-	BadJSON:             {"bad_json", 400, noRetry, false, "The body is not a JSON object, or has more than 64 levels."},
+	BadJSON:             {"bad_json", 400, noRetry, false, "The body is not a JSON object, or has more than 64 levels or 1,048,576 keys."},
 	DuplicateKey:        {"duplicate_key", 400, noRetry, false, "An object of the body has the same key twice."},
 	BadForm:             {"bad_form", 400, noRetry, false, "The body is not a valid form."},
 	BadField:            {"bad_field", 400, noRetry, false, "A field has the wrong type or value, or the model does not support it. `param` names the field."},
