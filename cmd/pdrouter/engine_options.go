@@ -57,7 +57,6 @@ func engineFlags(f *pflag.FlagSet) func() (engineOptions, error) {
 	f.StringVar(&o.control, "control", "127.0.0.1:0", "`address` of the control routes; other than loopback needs --control-keys")
 	f.StringVar(&o.transport.Listen, "plane-listen", "127.0.0.1:0", "`address` of the transport: tcp's connections, nixl's doorbell")
 	f.StringVar(&o.transport.Path, "plane-path", "auto", "tcp: how KV goes to a peer: memory (out of this process's, on one host only), socket, or auto (memory where it can be had)")
-	f.IntVar(&o.transport.Streams, "plane-streams", 1, "tcp: `connections` to each peer that KV is spread over, 1 to 16")
 	f.StringVar(&o.advertise, "advertise", "", "`host` that peers and the gateway reach this engine by; default: the addresses listened on")
 	f.StringVar(&o.gateway, "gateway", "", "`URL` of the gateway's agents' listener; without it the engine hands nothing over")
 	f.StringVar(&o.tokenFile, "token-file", "", "`file` of the engine's token for the gateway")
@@ -83,10 +82,10 @@ func (o engineOptions) validate() error {
 	if err := metadata.ValidName(o.cfg.Name); err != nil {
 		errs = append(errs, fmt.Errorf("engine: --name: %w", err))
 	}
-	flags := map[string]string{"name": "transport", "path": "plane-path", "streams": "plane-streams", "listen": "plane-listen"}
+	flags := map[string]string{"name": "transport", "path": "plane-path", "listen": "plane-listen"}
 	errs = append(errs, field.Rename(o.transport.Validate(), func(path string) string { return "engine: --" + flags[path] }))
-	if o.transport.Name == "nixl" && (o.transport.Path != "auto" || o.transport.Streams != 1) {
-		errs = append(errs, errors.New("engine: --plane-path and --plane-streams are for tcp; --transport is nixl"))
+	if o.transport.Name == "nixl" && o.transport.Path != "auto" {
+		errs = append(errs, errors.New("engine: --plane-path is for tcp; --transport is nixl"))
 	}
 	switch {
 	case o.kvMemory != "dram" && o.kvMemory != "vram":

@@ -7,22 +7,19 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestEnginePlaneFlags: tcp's path and connections come from the flags, and what makes no sense is refused by name.
+// TestEnginePlaneFlags: tcp's path comes from the flags, and what makes no sense is refused by name.
 func TestEnginePlaneFlags(t *testing.T) {
 	for _, c := range []struct {
-		args    string
-		path    string
-		streams int
-		want    string // in the error
+		args string
+		path string
+		want string // in the error
 	}{
-		{"", "auto", 1, ""},
-		{"--plane-path auto", "auto", 1, ""},
-		{"--plane-path memory --plane-streams 4", "memory", 4, ""},
-		{"--transport tcp --plane-path socket --plane-streams 16", "socket", 16, ""},
-		{"--plane-path air", "", 0, `--plane-path is "air"`},
-		{"--plane-streams 0", "", 0, "--plane-streams is 0"},
-		{"--plane-streams 17", "", 0, "--plane-streams is 17"},
-		{"--transport nixl --plane-path socket", "", 0, "are for tcp"},
+		{"", "auto", ""},
+		{"--plane-path auto", "auto", ""},
+		{"--plane-path memory", "memory", ""},
+		{"--transport tcp --plane-path socket", "socket", ""},
+		{"--plane-path air", "", `--plane-path is "air"`},
+		{"--transport nixl --plane-path socket", "", "is for tcp"},
 	} {
 		f := pflag.NewFlagSet("mock-engine", pflag.ContinueOnError)
 		options := engineFlags(f)
@@ -40,8 +37,8 @@ func TestEnginePlaneFlags(t *testing.T) {
 			t.Errorf("%q: %v", c.args, err)
 			continue
 		}
-		if cfg := o.transport; cfg.Path != c.path || cfg.Streams != c.streams {
-			t.Errorf("%q: path %q over %d connections; want %q over %d", c.args, cfg.Path, cfg.Streams, c.path, c.streams)
+		if o.transport.Path != c.path {
+			t.Errorf("%q: path %q; want %q", c.args, o.transport.Path, c.path)
 		}
 	}
 }

@@ -149,7 +149,6 @@ func (c Config) withDefaults() Config {
 	c.Control.Issuer = cmp.Or(c.Control.Issuer, "pdrouter")
 	c.Transport.Name, c.Transport.Path = cmp.Or(c.Transport.Name, "auto"), cmp.Or(c.Transport.Path, "auto")
 	c.Transport.Listen = cmp.Or(c.Transport.Listen, "127.0.0.1:0")
-	c.Transport.Streams = cmp.Or(c.Transport.Streams, 1)
 	c.Cache.Physical = cmp.Or(c.Cache.Physical, 1)
 	c.Cache.Order = cmp.Or(c.Cache.Order, metadata.HeadsFirst)
 	c.Cache.Memory = cmp.Or(c.Cache.Memory, "dram")

@@ -40,7 +40,7 @@ func TestConfig(t *testing.T) {
 		{wholeRank + `, role: both!}`, `role is "both!"`},
 		{wholeRank + `, http: here}`, `http is "here"`},
 		{wholeRank + `, control: {listen: "127.0.0.1:0"}}`, "control.listen is"},
-		{wholeRank + `, transport: {name: air, path: sea, streams: 99, listen: x}}`, "transport.streams is 99"},
+		{wholeRank + `, transport: {name: air, path: sea, listen: x}}`, "transport.path is"},
 		{strings.Replace(wholeRank, "dtype: f32", "memory: vram", 1) + `, transport: {name: tcp}}`, "cache.memory is vram"},
 		{strings.Replace(wholeRank, "heads: 2", "heads: 0", 1) + `}`, "cache.heads is 0"},
 		{strings.Replace(wholeRank, "token_file: t", "ttl: 1s", 1) + `}`, "gateway.token_file is missing"},

@@ -33,17 +33,16 @@ func conformance(t *testing.T, test func(t *testing.T, pair pairing)) {
 type link struct {
 	title, transport, memory string
 
-	tls     string // nixl: the transports of UCX
-	path    string // tcp
-	streams int    // tcp
+	tls  string // nixl: the transports of UCX
+	path string // tcp
 }
 
 // links are the ways between two agents.
 var links = []link{
 	{title: "tcp", transport: "tcp"},
-	{title: "tcp-memory", transport: "tcp", path: tcp.PathMemory, streams: 2},
+	{title: "tcp-memory", transport: "tcp", path: tcp.PathMemory},
 	{title: "tcp-socket", transport: "tcp", path: tcp.PathSocket},
-	{title: "tcp-copied", transport: "tcp", memory: "copied", path: tcp.PathSocket, streams: 3},
+	{title: "tcp-copied", transport: "tcp", memory: "copied", path: tcp.PathSocket},
 	{title: "nixl", transport: "nixl"}, {title: "nixl-tcp", transport: "nixl", tls: "tcp"},
 	{title: "nixl-vram", transport: "nixl", memory: "vram"}, {title: "nixl-vram-tcp", transport: "nixl", memory: "vram", tls: "tcp,cuda_copy"},
 }
@@ -108,7 +107,7 @@ func (l link) open(t testing.TB, name string, n int, fill byte) *transporttest.N
 	if l.transport == "nixl" {
 		return transporttest.OpenNodeIn(t, nixltransport.New(transporttest.OpenNIXL(t), nixltransport.Config{Doorbell: host + ":0"}), name, memory, fill)
 	}
-	tr := tcp.New(tcp.Config{Listen: host + ":0", Path: l.path, Streams: l.streams})
+	tr := tcp.New(tcp.Config{Listen: host + ":0", Path: l.path})
 	t.Cleanup(func() {
 		s := tr.Stats()
 		if namespaced() && s.MemoryBytes > 0 {

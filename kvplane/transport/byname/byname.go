@@ -23,7 +23,6 @@ type Config struct {
 	Listen    string `yaml:"listen"`    // host:port of tcp's connections, of nixl's doorbell
 	Advertise string `yaml:"advertise"` // host that peers reach it by; "": what it listens on
 	Path      string `yaml:"path"`      // tcp: auto, memory or socket
-	Streams   int    `yaml:"streams"`   // tcp: connections to each peer, 1 to MaxStreams
 }
 
 // Validate reports every mistake at once, each by its key.
@@ -36,7 +35,6 @@ func (c Config) Validate() error {
 	}
 	want(c.Name == "auto" || c.Name == "tcp" || c.Name == "nixl", "name", "is %.40q; want auto, tcp or nixl", c.Name)
 	want(c.Path == "auto" || c.Path == tcp.PathMemory || c.Path == tcp.PathSocket, "path", "is %.40q; want auto, memory or socket", c.Path)
-	want(c.Streams >= 1 && c.Streams <= tcp.MaxStreams, "streams", "is %d; want 1 to %d", c.Streams, tcp.MaxStreams)
 	_, _, err := net.SplitHostPort(c.Listen)
 	want(err == nil, "listen", "is %.200q; want host:port", c.Listen)
 	return errors.Join(errs...)
@@ -87,7 +85,7 @@ func (t *Transports) New() transport.Transport {
 }
 
 func (c Config) tcp(log *slog.Logger) tcp.Config {
-	out := tcp.Config{Listen: c.Listen, Path: c.Path, Streams: c.Streams, Log: log}
+	out := tcp.Config{Listen: c.Listen, Path: c.Path, Log: log}
 	if c.Path == "auto" {
 		out.Path = ""
 	}

@@ -6,22 +6,18 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"pdrouter/kvplane/transport/tcp"
 )
 
 func TestTransportConfig(t *testing.T) {
-	good := Config{Name: "auto", Listen: "127.0.0.1:0", Path: "auto", Streams: 1}
+	good := Config{Name: "auto", Listen: "127.0.0.1:0", Path: "auto"}
 	for _, c := range []struct {
 		change func(*Config)
 		want   string
 	}{
 		{func(*Config) {}, ""},
-		{func(c *Config) { c.Name, c.Path, c.Streams = "tcp", "socket", tcp.MaxStreams }, ""},
+		{func(c *Config) { c.Name, c.Path = "tcp", "socket" }, ""},
 		{func(c *Config) { c.Name = "rdma" }, `name is "rdma"; want auto, tcp or nixl`},
 		{func(c *Config) { c.Path = "air" }, `path is "air"; want auto, memory or socket`},
-		{func(c *Config) { c.Streams = 0 }, "streams is 0; want 1 to 16"},
-		{func(c *Config) { c.Streams = tcp.MaxStreams + 1 }, "streams is 17; want 1 to 16"},
 		{func(c *Config) { c.Listen = "here" }, `listen is "here"; want host:port`},
 		{func(c *Config) { c.Listen, c.Name = "", "" }, "name is \"\"; want auto, tcp or nixl\nlisten is \"\"; want host:port"},
 	} {
@@ -44,7 +40,7 @@ func TestOpenTransports(t *testing.T) {
 		device bool
 		want   string // "": an error
 	}{{"tcp", false, "tcp"}, {"auto", false, "tcp"}, {"auto", true, ""}, {"nixl", false, ""}} {
-		cfg := Config{Name: c.name, Library: nowhere, Listen: "127.0.0.1:0", Advertise: "example.org", Path: "auto", Streams: 2}
+		cfg := Config{Name: c.name, Library: nowhere, Listen: "127.0.0.1:0", Advertise: "example.org", Path: "auto"}
 		var said strings.Builder
 		all, err := Open(cfg, c.device, slog.New(slog.NewTextHandler(&said, nil)))
 		if c.want == "" {
@@ -60,7 +56,7 @@ func TestOpenTransports(t *testing.T) {
 		if all.Name() != c.want || one.Name() != c.want || !strings.Contains(said.String(), "name="+c.want) {
 			t.Errorf("%+v: transports %s of %s, said %q", c, one.Name(), all.Name(), &said)
 		}
-		if got := cfg.tcp(nil); got.Path != "" || got.Streams != 2 || len(got.Advertise) != 1 {
+		if got := cfg.tcp(nil); got.Path != "" || len(got.Advertise) != 1 {
 			t.Errorf("tcp is configured as %+v", got)
 		}
 		if err := errors.Join(one.Close(), all.Close(), all.Close()); err != nil {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -31,59 +30,55 @@ var writeShapes = []struct {
 // BenchmarkTCPWrite posts writes, two at a time, from one agent to another of this process.
 func BenchmarkTCPWrite(b *testing.B) {
 	for _, path := range []string{PathSocket, PathMemory} {
-		for _, streams := range []int{1, 2, 4} {
-			for _, s := range writeShapes {
-				b.Run(fmt.Sprintf("%s/streams=%d/%s", path, streams, s.title), func(b *testing.B) {
-					cfg := Config{Path: path, Streams: streams}
-					room := 2 * s.size * s.count // every other stretch of each side: nothing merges
-					p, d := transporttest.OpenNode(b, New(cfg), "p@1", room, 1), transporttest.OpenNode(b, New(cfg), "d@1", room, 2)
-					p.Connect(d)
-					var ranges []transfer.Range
-					for i := range s.count {
-						at := uint64(2 * i * s.size)
-						ranges = append(ranges, transfer.Range{Local: p.Base + at, Remote: d.Base + at, Length: uint64(s.size)})
-					}
-					write := func(n int) {
-						posted, ended := 0, 0
-						for ended < n {
-							for posted < n && posted < ended+2 {
-								if err := p.Transport.Write("d@1", uint64(posted), ranges, nil); err != nil {
-									b.Fatal(err)
-								}
-								posted++
+		for _, s := range writeShapes {
+			b.Run(path+"/"+s.title, func(b *testing.B) {
+				cfg := Config{Path: path}
+				room := 2 * s.size * s.count // every other stretch of each side: nothing merges
+				p, d := transporttest.OpenNode(b, New(cfg), "p@1", room, 1), transporttest.OpenNode(b, New(cfg), "d@1", room, 2)
+				p.Connect(d)
+				var ranges []transfer.Range
+				for i := range s.count {
+					at := uint64(2 * i * s.size)
+					ranges = append(ranges, transfer.Range{Local: p.Base + at, Remote: d.Base + at, Length: uint64(s.size)})
+				}
+				write := func(n int) {
+					posted, ended := 0, 0
+					for ended < n {
+						for posted < n && posted < ended+2 {
+							if err := p.Transport.Write("d@1", uint64(posted), ranges, nil); err != nil {
+								b.Fatal(err)
 							}
-							<-p.Transport.Wake()
-							p.Poll()
-							for _, in := range p.Got {
-								if in.Kind != transport.WriteEnded || in.Err != nil {
-									b.Fatalf("%+v", in)
-								}
-								ended++
-							}
-							p.Got = p.Got[:0]
+							posted++
 						}
+						<-p.Transport.Wake()
+						p.Poll()
+						for _, in := range p.Got {
+							if in.Kind != transport.WriteEnded || in.Err != nil {
+								b.Fatalf("%+v", in)
+							}
+							ended++
+						}
+						p.Got = p.Got[:0]
 					}
-					write(2)
-					b.SetBytes(int64(s.size * s.count))
-					b.ReportAllocs()
-					b.ResetTimer()
-					write(b.N)
-					b.StopTimer()
-					st := d.Transport.(*Transport).Stats()
-					if st.Landed == 0 || path == PathSocket && st.MemoryBytes > 0 || path == PathMemory && st.SocketBytes > 0 {
-						b.Errorf("stats %+v", st)
-					}
-				})
-			}
+				}
+				write(2)
+				b.SetBytes(int64(s.size * s.count))
+				b.ReportAllocs()
+				b.ResetTimer()
+				write(b.N)
+				b.StopTimer()
+				st := d.Transport.(*Transport).Stats()
+				if st.Landed == 0 || path == PathSocket && st.MemoryBytes > 0 || path == PathMemory && st.SocketBytes > 0 {
+					b.Errorf("stats %+v", st)
+				}
+			})
 		}
 	}
 }
 
-// BenchmarkBareLoop sends and receives from memory into memory over loopback connections, 1 MiB a call.
+// BenchmarkBareLoop sends and receives from memory into memory over a loopback connection, 1 MiB a call.
 func BenchmarkBareLoop(b *testing.B) {
-	for _, streams := range []int{1, 2, 4} {
-		b.Run(fmt.Sprintf("streams=%d", streams), func(b *testing.B) { bareLoop(b, streams, nil) })
-	}
+	bareLoop(b, nil)
 }
 
 // BenchmarkTLSLoop is BenchmarkBareLoop through TLS 1.3, as the standard library has it: what the transport would cost at least if it encrypted.
@@ -100,12 +95,11 @@ func BenchmarkTLSLoop(b *testing.B) {
 	cfg := &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: private}}, InsecureSkipVerify: true, // who it is does not matter here
 	}
-	for _, streams := range []int{1, 2, 4} {
-		b.Run(fmt.Sprintf("streams=%d", streams), func(b *testing.B) { bareLoop(b, streams, cfg) })
-	}
+	bareLoop(b, cfg)
 }
 
-func bareLoop(b *testing.B, streams int, encrypted *tls.Config) {
+// bareLoop sends and receives over one connection, through TLS if there is a configuration.
+func bareLoop(b *testing.B, encrypted *tls.Config) {
 	const total, call = 64 << 20, 1 << 20
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -115,46 +109,37 @@ func bareLoop(b *testing.B, streams int, encrypted *tls.Config) {
 	from, to := transporttest.NewRoom(b, "", total).Bytes, transporttest.NewRoom(b, "", total).Bytes
 	transporttest.Paint(from, 1)
 	transporttest.Paint(to, 2)
-	var out, in []net.Conn
-	for range streams {
-		c, err := net.Dial("tcp", ln.Addr().String())
-		if err != nil {
-			b.Fatal(err)
-		}
-		s, err := ln.Accept()
-		if err != nil {
-			b.Fatal(err)
-		}
-		if encrypted != nil {
-			c, s = tls.Client(c, encrypted), tls.Server(s, encrypted)
-		}
-		defer c.Close()
-		defer s.Close()
-		out, in = append(out, c), append(in, s)
+	out, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		b.Fatal(err)
 	}
+	in, err := ln.Accept()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if encrypted != nil {
+		out, in = tls.Client(out, encrypted), tls.Server(in, encrypted)
+	}
+	defer out.Close()
+	defer in.Close()
 	b.SetBytes(total)
 	b.ResetTimer()
 	var tasks sync.WaitGroup
-	for i := range streams {
-		mine := total / streams
-		tasks.Go(func() {
-			for range b.N {
-				for at := i * mine; at < (i+1)*mine; at += call {
-					if _, err := out[i].Write(from[at : at+call]); err != nil {
-						b.Error(err)
-						return
-					}
-				}
-			}
-		})
-		tasks.Go(func() {
-			for range b.N {
-				if _, err := io.ReadFull(in[i], to[i*mine:(i+1)*mine]); err != nil {
+	tasks.Go(func() {
+		for range b.N {
+			for at := 0; at < total; at += call {
+				if _, err := out.Write(from[at : at+call]); err != nil {
 					b.Error(err)
 					return
 				}
 			}
-		})
+		}
+	})
+	for range b.N {
+		if _, err := io.ReadFull(in, to); err != nil {
+			b.Error(err)
+			break
+		}
 	}
 	tasks.Wait()
 }

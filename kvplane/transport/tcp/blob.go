@@ -19,7 +19,7 @@ type contact struct {
 	Process metadata.Process `msgpack:"process"`
 }
 
-const blobVersion = 2
+const blobVersion = 3
 
 func (b contact) encode() ([]byte, error) { return msgpack.Marshal(b) }
 

@@ -14,8 +14,8 @@ import (
 //
 //	kind 1 | 3 zero bytes | length uint32 | seq uint64 | count uint64
 //
-// Writes of one session are numbered from 1. The bytes of one may come over every connection of the session, cut into
-// chunks or pulls; all else comes over the first connection, and writes end in their order.
+// Writes of one session are numbered from 1 and follow each other: the bytes of one, cut into chunks or pulls, and then its end. Messages
+// may stand between them.
 type frame struct {
 	kind   frameKind
 	length uint32

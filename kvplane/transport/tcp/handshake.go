@@ -10,8 +10,8 @@ import (
 	"io"
 )
 
-// The handshake. Whoever accepts sends magic and a nonce; whoever dialled answers with a nonce of its own, the
-// session and the connection's place in it, its agent name, a proof that the name is its own, and one that it knows the
+// The handshake. The accepting side sends magic and a nonce; the dialling side answers with a nonce of its own, the
+// session's number, its agent name, a proof that the name is its own, and one that it knows the
 // secret of the other's blob; the accepting side proves the latter too. The secret itself is never sent, and a stranger
 // who reaches the port gets a nonce and nothing else. A session ends those of the same agent with a lower number: what
 // they had not landed yet never lands.
@@ -20,16 +20,13 @@ import (
 // agent's record, which it does before it asks for a write. Until then the connection brings messages, which have codes
 // of their own, lands nothing, and neither ends another session nor is ended by one.
 const (
-	magic        = "pdrk\x00\x03\x00\x00"
+	magic        = "pdrk\x00\x04\x00\x00"
 	nonceBytes   = 32
-	helloBytes   = nonceBytes + 8 + 2 // the dialling side's nonce, session, stream and streams
+	helloBytes   = nonceBytes + 8 // the dialling side's nonce and session
 	claimBytes   = sha256.Size
 	secretBytes  = 32
 	maxAgentName = 256 // bytes
 )
-
-// MaxStreams is the most connections that one session has.
-const MaxStreams = 16
 
 // errName is the cause when a peer is not the agent that it says it is.
 var errName = errors.New("peer does not prove its name")
@@ -41,8 +38,6 @@ var errSecret = errors.New("peer does not know the blob's secret")
 type greeting struct {
 	agent   string // its own name
 	session uint64 // grows with each Connect
-	stream  int    // this connection's place in the session, from 0
-	streams int    // connections of the session, at least 1
 	key     []byte // dialling side: under which it proves its name; nil: it has none
 }
 
@@ -87,7 +82,6 @@ func greet(conn io.ReadWriter, g greeting, peer string, secret []byte) ([]byte, 
 		return nil, err
 	}
 	own = binary.LittleEndian.AppendUint64(own, g.session)
-	own = append(own, byte(g.stream), byte(g.streams))
 	b := append([]byte(nil), own...)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(g.agent)))
 	b = append(b, g.agent...)
@@ -138,15 +132,7 @@ func admit(conn io.ReadWriter, self string, secret []byte) (greeting, tokens, er
 	if !hmac.Equal(rest[n+claimBytes:], proof(secret, "dial", self, peer, own, theirs)) {
 		return fail(errSecret)
 	}
-	g := greeting{
-		agent:   peer,
-		session: binary.LittleEndian.Uint64(theirs[nonceBytes:]),
-		stream:  int(theirs[nonceBytes+8]),
-		streams: int(theirs[nonceBytes+9]),
-	}
-	if g.streams > MaxStreams || g.stream >= g.streams {
-		return fail(fmt.Errorf("%w: stream %d of %d", errFrame, g.stream, g.streams))
-	}
+	g := greeting{agent: peer, session: binary.LittleEndian.Uint64(theirs[nonceBytes:])}
 	keys := tokensOf(secret, self, peer, own, theirs)
 	keys.claim = claim{accepted: own, dialled: theirs, proof: rest[n : n+claimBytes]}
 	return g, keys, nil

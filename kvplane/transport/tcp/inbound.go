@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/kvplane/transport"
+	"pdrouter/metadata"
 )
 
 const (
@@ -25,13 +26,17 @@ type inbound struct {
 	conn   *net.TCPConn
 	done   chan struct{} // closed when its goroutine lands nothing any more
 	lander lander
-	stream int // its place in the session; set with session
 
 	// Guarded by t.mu.
-	agent       string // "" before the handshake
-	claim       claim  // to this name
-	bound       bool   // the name is its own, or names are believed
-	session     *inboundSession
+	agent       string           // "" before the handshake
+	claim       claim            // to this name
+	bound       bool             // the name is its own, or names are believed
+	joined      bool             // the next five are set
+	session     uint64           // its number
+	low         uint64           // the write that ends next
+	sum         uint64           // bytes of it that have landed
+	source      *source          // the writer's memory; nil: not offered, or refused
+	process     metadata.Process // whose memory it is; zero: not offered
 	queued      int
 	queuedBytes int
 	fenced      bool
@@ -78,7 +83,7 @@ func (c *inbound) run() {
 	err := c.serve()
 	_ = c.conn.Close()
 	close(c.done)
-	c.part()
+	c.releaseSource()
 	t.mu.Lock()
 	delete(t.inbound, c)
 	stranger, fenced := c.agent == "", c.fenced || t.closed
@@ -138,8 +143,6 @@ func (c *inbound) serve() error {
 		}
 		bytes := f.kind == frameChunk || f.kind == framePull
 		switch {
-		case !bytes && c.stream != 0:
-			err = fmt.Errorf("%w: kind %d on stream %d", errFrame, f.kind, c.stream)
 		case bytes:
 			err = c.land(f)
 		case f.kind == frameMessage:
@@ -221,7 +224,7 @@ func (c *inbound) offered(f frame, word []byte) error {
 	}
 	if why == "" {
 		c.t.mu.Lock()
-		c.session.source = s
+		c.source = s
 		c.t.mu.Unlock()
 	}
 	c.lander.answers = frame{kind: frameVerdict, length: uint32(len(why))}.append(c.lander.answers)

@@ -61,7 +61,8 @@ func (c *inbound) land(f frame) error {
 	}
 	if f.kind == frameChunk {
 		n, err := l.read(l.into)
-		return errors.Join(err, c.landed(f.kind, f.seq, n, err == nil))
+		c.landed(f.kind, n, err == nil)
+		return err
 	}
 	if l.taken+sum > pullWindow/2 { // the writer names what comes next while this is copied, and is not woken for each pull
 		if err := c.flush(); err != nil {
@@ -71,18 +72,16 @@ func (c *inbound) land(f frame) error {
 	if err := l.pull.copy(l.into, l.ranges); err != nil {
 		return err
 	}
-	if err := c.landed(f.kind, f.seq, sum, true); err != nil {
-		return err
-	}
+	c.landed(f.kind, sum, true)
 	l.answers = frame{kind: frameTaken, seq: f.seq, count: sum}.append(l.answers)
 	l.taken += sum
 	return nil
 }
 
-// pulls says whether the session has a source, and makes this connection's reader of it.
+// pulls says whether there is a source, and makes a reader of it.
 func (c *inbound) pulls() bool {
 	c.t.mu.Lock()
-	s := c.session.source
+	s := c.source
 	c.t.mu.Unlock()
 	if s == nil {
 		return false

@@ -89,16 +89,16 @@ func (t *Transport) knowLocked(agent string, a acquaintance) {
 	t.known[agent] = a
 	newest := uint64(0)
 	for c := range t.inbound {
-		if c.agent != agent || c.session == nil {
+		if c.agent != agent || !c.joined {
 			continue
 		}
-		c.bound = a.proves(c.claim, t.name, agent) && (c.session.process.IsZero() || a.offers(c.session.process))
+		c.bound = a.proves(c.claim, t.name, agent) && (c.process.IsZero() || a.offers(c.process))
 		if c.bound {
-			newest = max(newest, c.session.number)
+			newest = max(newest, c.session)
 		}
 	}
 	for c := range t.inbound {
-		if c.agent == agent && c.session != nil && (!c.bound || c.session.number < newest) {
+		if c.agent == agent && c.joined && (!c.bound || c.session < newest) {
 			c.fenced = true
 			_ = c.conn.Close() // its reader reports nothing: it was told
 		}

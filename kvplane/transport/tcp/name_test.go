@@ -76,7 +76,7 @@ func TestTCPNames(t *testing.T) {
 			var impostors []net.Conn
 			for i, key := range [][]byte{nil, own} {
 				for _, session := range []uint64{uint64(1 + i), ^uint64(i)} {
-					conn, err := dialNamed(t, d, greeting{agent: "p@1", session: session, streams: 1, key: key})
+					conn, err := dialNamed(t, d, greeting{agent: "p@1", session: session, key: key})
 					if (err == nil) == c.known {
 						t.Errorf("session %d: %v", session, err)
 					}
@@ -133,7 +133,7 @@ func TestTCPNameOfTheFenced(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return dialNamed(t, d, greeting{agent: name, session: session, streams: 1, key: key})
+		return dialNamed(t, d, greeting{agent: name, session: session, key: key})
 	}
 	chunk := append(chunkHead(1, transfer.Range{Remote: d.Base, Length: 16}), bytes.Repeat([]byte{9}, 16)...)
 	conn, err := dial("x@1", 1)
@@ -221,30 +221,30 @@ func TestTCPOfferOfAnother(t *testing.T) {
 	}
 }
 
-// TestTCPLateBytes: bytes whose write has ended without them end the session, and are not kept.
+// TestTCPLateBytes: bytes of a write that has ended, and a second connection of the same session, are refused.
 func TestTCPLateBytes(t *testing.T) {
 	tr := New(Config{})
 	d := transporttest.OpenNode(t, tr, "d@1", 8192, 0)
-	in := streamsRaw(t, d, 1, 2)
-	chunk := append(chunkHead(1, transfer.Range{Remote: d.Base, Length: 4096}), bytes.Repeat([]byte{7}, 4096)...)
-	if _, err := in[1].Write(chunk[:len(chunk)-1]); err != nil {
+	secret := blobOf(t, d).Secret
+	conn, err := dialSession(t, d, secret, 1)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(transporttest.Patience); d.Mem[4094] != 7; time.Sleep(transporttest.Idle) { // it is landing
-		if time.Now().After(deadline) {
-			t.Fatal("the bytes have not landed")
-		}
+	if _, err := dialSession(t, d, secret, 1); err == nil {
+		t.Error("two connections have one session")
 	}
-	whole := append(chunkHead(1, transfer.Range{Remote: d.Base + 4096, Length: 4096}), bytes.Repeat([]byte{7}, 4096)...)
-	whole = append(frame{kind: frameEnd, seq: 1, count: 4096, length: 4}.append(whole), "done"...)
-	if _, err := in[0].Write(whole); err != nil {
+	chunk := append(chunkHead(1, transfer.Range{Remote: d.Base, Length: 4096}), bytes.Repeat([]byte{7}, 4096)...)
+	if _, err := conn.Write(append(frame{kind: frameEnd, seq: 1, count: 4096, length: 4}.append(bytes.Clone(chunk)), "done"...)); err != nil {
 		t.Fatal(err)
 	}
 	d.AwaitMessage([]byte("done"))
-	if _, err := in[1].Write(chunk[len(chunk)-1:]); err != nil {
+	clear(d.Mem)
+	if _, err := conn.Write(chunk); err != nil {
 		t.Fatal(err)
 	}
-	closed(t, in[0])
-	closed(t, in[1])
-	awaitStats(t, tr, func(s Stats) bool { return s.Inbound == 0 && s.BadFrames == 1 })
+	closed(t, conn)
+	awaitStats(t, tr, func(s Stats) bool { return s.Inbound == 0 && s.BadFrames == 2 })
+	if !bytes.Equal(d.Mem, make([]byte, 8192)) {
+		t.Error("bytes have landed after the end of their write")
+	}
 }

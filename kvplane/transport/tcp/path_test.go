@@ -139,7 +139,7 @@ func offerRaw(t *testing.T, d *transporttest.Node, session uint64, change func(*
 	if err := conn.SetDeadline(time.Now().Add(transporttest.Patience)); err != nil {
 		t.Fatal(err)
 	}
-	word, err := greet(conn, greeting{agent: "raw@1", session: session, streams: 1}, d.Record.Agent, blobOf(t, d).Secret)
+	word, err := greet(conn, greeting{agent: "raw@1", session: session}, d.Record.Agent, blobOf(t, d).Secret)
 	if err != nil {
 		t.Fatal(err)
 	}

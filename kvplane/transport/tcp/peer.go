@@ -40,12 +40,11 @@ type outbound struct {
 	pledge  *pledge     // only its goroutine (run) has to do with it
 
 	mu           sync.Mutex
-	streams      []*stream // nil until all are there
+	stream       *stream // nil until it is there
 	messages     [][]byte
 	messageBytes int
-	writes       []*queuedWrite // with bytes to send, but for those behind the first
-	ends         []*queuedWrite // all bytes sent or about to be
-	pending      []*queuedWrite // without an answer, by seq; those in writes and ends too
+	writes       []*queuedWrite // whose end is not sent, oldest first
+	pending      []*queuedWrite // without an answer, by seq; those in writes too
 	nextSeq      uint64
 	lost         error // why the session ended
 	forgotten    bool  // the owner disconnected: its end is no news
@@ -64,12 +63,10 @@ func (p *outbound) forget() {
 	p.cancel()
 }
 
-// ringLocked wakes the first of the connections, or all.
-func (p *outbound) ringLocked(all bool) {
-	for i, s := range p.streams {
-		if i == 0 || all {
-			s.ring()
-		}
+// ringLocked wakes what sends.
+func (p *outbound) ringLocked() {
+	if p.stream != nil {
+		p.stream.ring()
 	}
 }
 
@@ -95,7 +92,7 @@ func (p *outbound) send(body []byte) error {
 	}
 	p.messages = append(p.messages, append(make([]byte, 0, len(body)), body...))
 	p.messageBytes += len(body)
-	p.ringLocked(false)
+	p.ringLocked()
 	return nil
 }
 
@@ -128,8 +125,7 @@ func (p *outbound) write(id uint64, ranges []transfer.Range, notify []byte) erro
 	p.nextSeq++
 	p.writes = append(p.writes, w)
 	p.pending = append(p.pending, w)
-	p.settleLocked()
-	p.ringLocked(true)
+	p.ringLocked()
 	return nil
 }
 
@@ -147,7 +143,7 @@ func (p *outbound) run() {
 	p.mu.Lock()
 	p.lost = err
 	pending, forgotten := p.pending, p.forgotten
-	p.streams, p.messages, p.messageBytes, p.writes, p.ends, p.pending = nil, nil, 0, nil, nil, nil
+	p.stream, p.messages, p.messageBytes, p.writes, p.pending = nil, nil, 0, nil, nil
 	p.mu.Unlock()
 	for _, w := range pending { // nothing that still reads their bytes is believed any more
 		p.t.deliver(nil, transport.Incoming{Kind: transport.WriteEnded, Agent: p.agent, ID: w.id, Err: fmt.Errorf("kvplane: tcp write to %s: %w: %w", p.agent, transport.ErrPeerLost, err)})
@@ -164,36 +160,28 @@ func (p *outbound) stand(next *pledge) error {
 	return old.revoke()
 }
 
-// serve returns why the session ended, after everything that used it has stopped. The loss of one connection is the
-// loss of all.
+// serve returns why the session ended, after everything that used it has stopped.
 func (p *outbound) serve() error {
 	ctx, cancel := context.WithCancelCause(p.ctx)
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer cancel(nil)
-	var streams []*stream
-	for place := range p.t.cfg.Streams {
-		s, err := p.dial(ctx, place)
-		if err != nil {
-			return err
-		}
-		defer s.conn.Close() // for the error of a later dial
-		streams = append(streams, s)
+	s, err := p.dial(ctx)
+	if err != nil {
+		return err
 	}
-	for _, s := range streams {
-		context.AfterFunc(ctx, func() { _ = s.conn.Close() })
-		tasks.Go(func() { cancel(s.readAnswers()) })
-		tasks.Go(func() { cancel(s.send(ctx)) })
-	}
+	context.AfterFunc(ctx, func() { _ = s.conn.Close() })
+	tasks.Go(func() { cancel(s.readAnswers()) })
+	tasks.Go(func() { cancel(s.send(ctx)) })
 	p.mu.Lock()
-	p.streams = streams
-	p.ringLocked(true)
+	p.stream = s
+	p.ringLocked()
 	p.mu.Unlock()
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
-// job is what a connection sends next; kind is 0 if there is nothing now.
+// job is what the connection sends next; kind is 0 if there is nothing now.
 type job struct {
 	kind  frameKind
 	seq   uint64
@@ -201,23 +189,21 @@ type job struct {
 	body  []byte
 }
 
-// next takes what a connection is to send: on the first one the oldest message or else the end of a write, otherwise
-// ranges of the oldest write that has any. An end goes out before its connection takes bytes of a later write, so a
-// receiver that waits for the bytes of a write never keeps them from coming.
+// next takes what the connection sends now: the oldest message, or else ranges of the oldest write, or its end if it has no more.
 func (p *outbound) next(s *stream, table []transfer.Range) (job, []transfer.Range) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s.place == 0 && len(p.messages) > 0 {
+	if len(p.messages) > 0 {
 		body := p.messages[0]
 		p.messages[0] = nil
 		p.messages = p.messages[1:]
 		p.messageBytes -= len(body)
 		return job{kind: frameMessage, body: body}, table
 	}
-	if s.place == 0 && len(p.ends) > 0 {
-		w := p.ends[0]
-		p.ends[0] = nil
-		p.ends = p.ends[1:]
+	if len(p.writes) > 0 && len(p.writes[0].ranges) == 0 {
+		w := p.writes[0]
+		p.writes[0] = nil
+		p.writes = p.writes[1:]
 		return job{kind: frameEnd, seq: w.seq, bytes: w.bytes, body: w.notify}, table
 	}
 	kind, most := frameChunk, uint64(maxChunk)
@@ -241,25 +227,10 @@ func (p *outbound) next(s *stream, table []transfer.Range) (job, []transfer.Rang
 	if kind == framePull {
 		s.pulling += most - left
 	}
-	if p.settleLocked() && s.place != 0 {
-		p.ringLocked(false)
-	}
 	return job{kind: kind, seq: w.seq, bytes: most - left}, table
 }
 
-// settleLocked moves the writes that have no more bytes to send from the head of writes to ends.
-func (p *outbound) settleLocked() bool {
-	moved := false
-	for len(p.writes) > 0 && len(p.writes[0].ranges) == 0 {
-		p.ends = append(p.ends, p.writes[0])
-		p.writes[0] = nil
-		p.writes = p.writes[1:]
-		moved = true
-	}
-	return moved
-}
-
-// taken notes that the peer has copied what it was told to over one connection. It is false if it was told less.
+// taken notes that the peer has copied what it was told to. It is false if it was told less.
 func (p *outbound) taken(s *stream, n uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -272,11 +243,10 @@ func (p *outbound) taken(s *stream, n uint64) bool {
 }
 
 // answered strikes off the oldest pending write if the frame answers it and its end was sent.
-func (p *outbound) answered(s *stream, f frame) *queuedWrite {
+func (p *outbound) answered(f frame) *queuedWrite {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if f.kind != frameAnswer || s.place != 0 || len(p.pending) == 0 || p.pending[0].seq != f.seq ||
-		len(p.ends) > 0 && p.ends[0] == p.pending[0] || len(p.writes) > 0 && p.writes[0] == p.pending[0] {
+	if f.kind != frameAnswer || len(p.pending) == 0 || p.pending[0].seq != f.seq || len(p.writes) > 0 && p.writes[0] == p.pending[0] {
 		return nil
 	}
 	w := p.pending[0]

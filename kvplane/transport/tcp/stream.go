@@ -24,11 +24,9 @@ const (
 // keepAlive finds out about a silent host that is gone.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4}
 
-// stream is one connection on which this agent writes to a peer. The first of a session carries the messages and
-// the ends of writes, each of them bytes.
+// stream is the connection on which this agent writes to a peer.
 type stream struct {
 	p      *outbound
-	place  int
 	conn   net.Conn
 	queued chan struct{} // rings when there may be something to send
 	word   []byte        // of its handshake
@@ -44,7 +42,7 @@ func (s *stream) ring() {
 }
 
 // dial connects to the first address that answers and proves the secret.
-func (p *outbound) dial(ctx context.Context, place int) (*stream, error) {
+func (p *outbound) dial(ctx context.Context) (*stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.t.cfg.Dial)
 	defer cancel()
 	d := net.Dialer{KeepAliveConfig: keepAlive, Control: p.t.control}
@@ -55,11 +53,10 @@ func (p *outbound) dial(ctx context.Context, place int) (*stream, error) {
 			errs = append(errs, err)
 			continue
 		}
-		s := &stream{p: p, place: place, conn: conn, queued: make(chan struct{}, 1)}
+		s := &stream{p: p, conn: conn, queued: make(chan struct{}, 1)}
 		stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-		g := greeting{agent: p.t.name, session: p.session, stream: place, streams: p.t.cfg.Streams, key: p.proves}
-		s.word, err = greet(conn, g, p.agent, p.blob.Secret)
-		if err == nil && place == 0 {
+		s.word, err = greet(conn, greeting{agent: p.t.name, session: p.session, key: p.proves}, p.agent, p.blob.Secret)
+		if err == nil {
 			err = s.choosePath()
 		}
 		if stop() && err == nil {
@@ -88,7 +85,7 @@ func (s *stream) choosePath() error {
 	if p.memory.Load() {
 		path, why = PathMemory, "the peer may read this process"
 	}
-	p.t.cfg.Log.Info("kvplane: tcp path", "agent", p.t.name, "peer", p.agent, "path", path, "why", why, "streams", p.t.cfg.Streams)
+	p.t.cfg.Log.Info("kvplane: tcp path", "agent", p.t.name, "peer", p.agent, "path", path, "why", why)
 	return nil
 }
 
@@ -237,7 +234,7 @@ func (s *stream) readAnswers() error {
 			}
 			continue
 		}
-		w := s.p.answered(s, f)
+		w := s.p.answered(f)
 		if w == nil {
 			return fmt.Errorf("%w: kind %d for write %d, which is not the next one", errFrame, f.kind, f.seq)
 		}

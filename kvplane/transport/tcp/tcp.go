@@ -1,5 +1,5 @@
 // Package tcp is the transport in pure Go, for loopback and trusted networks: nothing that it sends is encrypted. Each direction between
-// two agents has a session of one or more connections; on one host the receiver copies bytes out of the writer's memory instead.
+// two agents is a session on one connection; on one host the receiver copies bytes out of the writer's memory instead.
 //
 // Read tcp.go first, then peer.go and stream.go for the side that writes, inbound.go and land.go for the side that is written to, name.go
 // for how a peer proves who it is, fence.go for how its bytes are refused.
@@ -33,8 +33,6 @@ type Config struct {
 	// process; only on one host, and a peer without it is lost), "socket", or "" for memory where it can be had and
 	// the socket elsewhere. With "socket" this agent does not copy out of its peers' memory either.
 	Path string
-	// Streams is over how many connections the bytes of one write are spread; default 1, at most 16.
-	Streams int
 	// Stall ends a connection whose peer has taken in nothing of what was sent for so long; default 30 s.
 	// It is no proof of death.
 	Stall time.Duration
@@ -50,9 +48,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Stall == 0 {
 		c.Stall = 30 * time.Second
-	}
-	if c.Streams == 0 {
-		c.Streams = 1
 	}
 	if c.Dial == 0 {
 		c.Dial = 5 * time.Second
@@ -76,7 +71,7 @@ type Stats struct {
 	MemoryBytes uint64 // of Landed: what was copied out of the writer's memory
 }
 
-// Transport is the transport in pure Go. Each direction between two agents has a session of one or more connections; writes
+// Transport is the transport in pure Go. Each direction between two agents is a session on one connection; writes
 // land in registered memory straight from the sockets or, on one host, out of the writer's memory (see memoryOffer). The
 // bytes are not encrypted: it is for loopback and trusted networks.
 type Transport struct {
@@ -144,8 +139,6 @@ func (t *Transport) Open(agent string, memory []memory.Region) ([]byte, string, 
 		return nil, "", fmt.Errorf("kvplane: tcp agent %s: already open", agent)
 	case t.cfg.Path != "" && t.cfg.Path != PathSocket && t.cfg.Path != PathMemory:
 		return nil, "", fmt.Errorf("kvplane: tcp agent %s: path is %q; want %q, %q or nothing", agent, t.cfg.Path, PathSocket, PathMemory)
-	case t.cfg.Streams < 1 || t.cfg.Streams > MaxStreams:
-		return nil, "", fmt.Errorf("kvplane: tcp agent %s: %d streams; want 1 to %d", agent, t.cfg.Streams, MaxStreams)
 	case agent == "" || len(agent) > maxAgentName:
 		return nil, "", fmt.Errorf("kvplane: tcp agent name of %d bytes; want 1 to %d", len(agent), maxAgentName)
 	}

@@ -45,7 +45,7 @@ func dialSession(t testing.TB, n *transporttest.Node, secret []byte, session uin
 	if err := conn.SetDeadline(time.Now().Add(transporttest.Patience)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = greet(conn, greeting{agent: "raw@1", session: session, streams: 1}, n.Record.Agent, secret)
+	_, err = greet(conn, greeting{agent: "raw@1", session: session}, n.Record.Agent, secret)
 	return conn, err
 }
 
@@ -274,7 +274,6 @@ func TestTCPOpenRefuses(t *testing.T) {
 		"overlap":        {agent: "a", memory: []memory.Region{m, {Base: m.Base + 100, Length: 5}}},
 		"on a GPU":       {agent: "a", memory: []memory.Region{{Base: m.Base, Length: 4096, Type: "vram"}}},
 		"path":           {agent: "a", cfg: Config{Path: "air"}},
-		"streams":        {agent: "a", cfg: Config{Streams: MaxStreams + 1}},
 		"all interfaces": {agent: "a", cfg: Config{Listen: "0.0.0.0:0"}},
 		"bad address":    {agent: "a", cfg: Config{Listen: "nonsense"}},
 	} {

@@ -31,7 +31,6 @@ class Settings:
     nixl_library: str = ""
     plane_listen: str = "127.0.0.1:0"
     plane_path: str = ""
-    plane_streams: int = 0
     serial_starts: bool = False
     compatibility: str = ""
     on_kv_failure: str = "recompute"
@@ -80,7 +79,6 @@ class Settings:
             "listen": self.plane_listen,
             "advertise": self.advertise,
             "path": self.plane_path,
-            "streams": self.plane_streams,
         }
         gateway = {"url": self.gateway, "token_file": self.token_file, "sign_key": self.sign_key, "record_keys": list(self.record_keys)}
         out = {

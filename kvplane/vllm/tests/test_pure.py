@@ -45,17 +45,17 @@ class SettingsTest(unittest.TestCase):
         self.assertEqual((s.on_kv_failure, s.transport, s.control), ("recompute", "auto", ""))
 
     def test_every_mistake_is_named(self):
-        bad = {"engine": "a", "gatewy": "x", "token_file": 5, "on_kv_failure": "hope", "control": "127.0.0.1:0", "plane_streams": True, "record_keys": "k"}
+        bad = {"engine": "a", "gatewy": "x", "token_file": 5, "on_kv_failure": "hope", "control": "127.0.0.1:0", "record_keys": "k"}
         with self.assertRaises(settings.BadSettings) as caught:
             settings.Settings.parse(bad)
-        for key in ("gatewy", "gateway", "token_file", "on_kv_failure", "control", "plane_streams", "record_keys"):
+        for key in ("gatewy", "gateway", "token_file", "on_kv_failure", "control", "record_keys"):
             self.assertIn(f"\n  {key}: ", str(caught.exception))
 
     def test_handles(self):
-        s = settings.Settings.parse({**LEAST, "control": "0.0.0.0:9105", "advertise": "10.0.0.7", "control_keys": ["k"], "plane_streams": 2})
+        s = settings.Settings.parse({**LEAST, "control": "0.0.0.0:9105", "advertise": "10.0.0.7", "control_keys": ["k"]})
         rank = s.rank("prefill", 5, {"pp": 0, "tp": 0}, {"pp": 1, "tp": 2}, "digest", {"heads": 4, "replicated": False})
         self.assertEqual(rank["control"], {"url": "http://10.0.0.7:9105"})
-        self.assertEqual(rank["transport"], {"name": "auto", "listen": "127.0.0.1:0", "advertise": "10.0.0.7", "streams": 2})
+        self.assertEqual(rank["transport"], {"name": "auto", "listen": "127.0.0.1:0", "advertise": "10.0.0.7"})
         self.assertEqual(rank["gateway"], {"url": "http://127.0.0.1:1", "token_file": "token"})
         self.assertEqual((rank["rank"], rank["generation"]), ({"pp": 0, "tp": 0}, 5))
         scheduler = s.scheduler("prefill", {"pp": 1, "tp": 2})
