@@ -1,3 +1,14 @@
+// Package agent is one rank's end of the KV plane. An Agent is one goroutine, the owner: it alone calls the transport and the two state
+// machines of package core. It turns calls of the engine, packets and ends of writes into events, and carries the effects out. Everything
+// else that an agent does is in the transport, the plan (package plan) and the messages (package wire).
+//
+// Engines use Open, Offer, Expect, Abandon and read Reports; with several ranks Do and Collect (collect.go, package sched).
+//
+// Read a transfer in this order: engine_calls.go (Expect and Offer become events), peers.go (the peer's records are looked up, the peer is
+// connected), execute.go (effects become messages), owner.go (the loop, and messages of peers become events), post.go (a write is planned and
+// posted), owner.go again (its end), engine_calls.go (report). A cancel takes the same files without post.go; then quarantine.go has the
+// blocks that may still be written. Lost peers: peers.go, liveness.go (proof of death), rebuild.go (the last way out of a quarantine).
+// The end of an agent: closing.go. How the owner sleeps: idle.go.
 package agent
 
 import (
@@ -23,7 +34,7 @@ import (
 var ErrSuperseded = errors.New("a newer generation of the engine is known")
 
 // Directory finds the records of a peer. The agent asks from a goroutine of its own, once per peer however many
-// transfers wait for the answer; an error is told to all of them and forgotten.
+// transfers wait for the answer. An error fails all of them and is not cached.
 type Directory interface {
 	// Engine returns the records of all ranks of exactly this incarnation.
 	Engine(ctx context.Context, inc metadata.Incarnation) ([]metadata.Record, error)
@@ -41,7 +52,7 @@ type Config struct {
 	// Collect.
 	Report func(kvplane.Report)
 	// Notify is called on the agent's goroutine when there is something for Collect again. It must neither block nor
-	// call the agent's Close; nil tells nobody.
+	// call the agent's Close. Nil: no call.
 	Notify func()
 	Times  kvplane.Times
 	Allow  plan.Allow
@@ -54,7 +65,7 @@ type Config struct {
 
 // Agent is one rank's end of the plane. Its methods are safe for concurrent use and do not wait for the network.
 type Agent struct {
-	writer  *writer
+	owner   *owner
 	lookups *lookups
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when the owner has ended
@@ -100,14 +111,14 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := newWriter(ctx, cfg, self, host{now: clock(time.Now()), agree: agree, exited: procid.Exited})
-	l := &lookups{ctx: ctx, directory: cfg.Directory, timeout: cfg.Times.Lookup, post: w.later}
+	w := newOwner(ctx, cfg, self, host{now: clock(time.Now()), agree: agree, exited: procid.Exited})
+	l := &lookups{ctx: ctx, directory: cfg.Directory, timeout: cfg.Times.Lookup, post: w.enqueue}
 	w.host.ask = l.ask
-	a := &Agent{cancel: cancel, done: make(chan struct{}), writer: w, lookups: l, record: self}
+	a := &Agent{cancel: cancel, done: make(chan struct{}), owner: w, lookups: l, record: self}
 	go func() {
 		defer close(a.done)
 		w.run()
-		a.err = w.sever()
+		a.err = w.closeTransport()
 	}()
 	return a, nil
 }
@@ -119,33 +130,33 @@ func (a *Agent) Record() metadata.Record {
 	return a.record
 }
 
-// Expect registers reserved blocks with every producer rank of the peer. It ends in Ready, or in Negative and Safe.
+// Expect asks every producer rank of the peer to write into reserved blocks. It ends in Ready, or in Negative and Safe.
 // An id serves once: a second Expectation under an id that is still alive is ignored.
-func (a *Agent) Expect(e kvplane.Expectation) { a.writer.post(func() { a.writer.expect(&e) }) }
+func (a *Agent) Expect(e kvplane.Expectation) { a.owner.post(func() { a.owner.expect(&e) }) }
 
 // Queue says that a transfer will be expected later, when there is room for it: P is asked to keep it meanwhile. Nothing
 // is reserved for it. It ends when it is expected or abandoned, in both Negative and Safe, without Groups, when P does
 // not keep it any more, and likewise Times.Queue after the last call: calling it again says that it is still wanted.
 func (a *Agent) Queue(id kvplane.TransferID, peer metadata.Incarnation) {
-	a.writer.post(func() { a.writer.queue(id, peer) })
+	a.owner.post(func() { a.owner.queue(id, peer) })
 }
 
 // Offer makes finished blocks available to the peer. It ends in Sent; a second Offer under the same id is ignored.
-func (a *Agent) Offer(o kvplane.Offer) { a.writer.post(func() { a.writer.offer(&o) }) }
+func (a *Agent) Offer(o kvplane.Offer) { a.owner.post(func() { a.owner.offer(&o) }) }
 
 // Abandon gives a transfer up on this rank, whichever side it is on, known already or not. On D it leads to Negative
 // and Safe unless the rank was Ready; on P an Offer made before or after it still ends in Sent.
 func (a *Agent) Abandon(id kvplane.TransferID, why string) {
-	a.writer.post(func() { a.writer.abandon(id, why) })
+	a.owner.post(func() { a.owner.abandon(id, why) })
 }
 
 // Gone says that the process of a peer is proven dead: reaped, or its host reset. Silence is no proof.
-func (a *Agent) Gone(inc metadata.Incarnation) { a.writer.post(func() { a.writer.gone(inc, true) }) }
+func (a *Agent) Gone(inc metadata.Incarnation) { a.owner.post(func() { a.owner.gone(inc, true) }) }
 
 // Status counts what the agent holds and has seen. After Close it is zero.
 func (a *Agent) Status() Status {
 	answer := make(chan Status, 1)
-	if !a.writer.post(func() { answer <- a.writer.status() }) {
+	if !a.owner.post(func() { answer <- a.owner.status() }) {
 		return Status{}
 	}
 	select {
@@ -158,17 +169,17 @@ func (a *Agent) Status() Status {
 
 // Close ends the agent and its transport and waits for their goroutines. Whatever is under way fails with reason
 // Closing and is reported before Close returns: Negative, Sent, and Safe where nothing can land any more. P says
-// goodbye, D cancels what it has registered; both wait for what is in progress, at most 1 s and the transport's own
+// BYE, D cancels its write requests; both wait for what is in progress, at most 1 s and the transport's own
 // end. Safe to call twice.
 func (a *Agent) Close() error {
-	a.writer.close()
+	a.owner.close()
 	<-a.done
 	a.cancel()
 	a.lookups.tasks.Wait()
 	return a.err
 }
 
-// Status is a snapshot of an agent's books.
+// Status is a snapshot of an agent's counts.
 type Status struct {
 	Offers        int                   `json:"offers"`        // P: transfers whose blocks are held
 	Registrations int                   `json:"registrations"` // P: registrations not forgotten yet

@@ -88,7 +88,7 @@ func TestCloseProducer(t *testing.T) {
 			t.Errorf("D was told after %v", took)
 		}
 		d.await(awaited, kvplane.Safe)
-		if took := time.Since(start); took > 2*time.Second { // a goodbye is followed by a drain
+		if took := time.Since(start); took > 2*time.Second { // a goodbye is followed by a flush
 			t.Errorf("the blocks were safe after %v", took)
 		}
 	})

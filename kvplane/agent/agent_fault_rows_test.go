@@ -125,7 +125,7 @@ func TestFault55KVPlane(t *testing.T) {
 func say(t *testing.T, from *rig, rank int, to string, m *wire.Message) {
 	t.Helper()
 	done := make(chan bool, 1)
-	w := from.agents[rank].writer
+	w := from.agents[rank].owner
 	w.post(func() {
 		p := w.agents[to]
 		if p != nil {

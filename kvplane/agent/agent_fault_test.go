@@ -35,7 +35,7 @@ func TestFaultsThatHeal(t *testing.T) {
 		for _, do := range []string{"lose", "double", "delay", "flip"} {
 			for _, nth := range []int{0, 1, 2} {
 				if nth == 0 && (do == "lose" || do == "flip") && what == "register" {
-					continue // no registration ever arrives: TestNothingArrives
+					continue // no write request ever arrives: TestNothingArrives
 				}
 				if nth == 0 && (do == "lose" || do == "flip") && what == "done" {
 					continue // with a bad DONE nothing but the repeated STATUS arrives, which is nth 1 and 2

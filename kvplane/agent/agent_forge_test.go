@@ -47,14 +47,14 @@ func TestForgedMessagesChangeNothing(t *testing.T) {
 					{Kind: wire.KindStatus, Seq: seq, Status: wire.Status{State: wire.Failed, Reason: kvplane.WriteFailed}},
 					{Kind: wire.KindStatus, Seq: seq, Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Dead}},
 					{Kind: wire.KindDone, Seq: seq, Status: wire.Status{State: wire.Done, Tokens: 12}},
-					{Kind: wire.KindCancel, Floor: 1 << 40, Seq: seq, ID: id},
-					{Kind: wire.KindFloor, Floor: 1 << 40, Settled: []uint64{1, 2}},
-					{Kind: wire.KindRegister, Floor: 2, Seq: seq, ID: id, Need: [2]int{0, 12}, Groups: toD},
+					{Kind: wire.KindCancel, LowWater: 1 << 40, Seq: seq, ID: id},
+					{Kind: wire.KindAck, LowWater: 1 << 40, Settled: []uint64{1, 2}},
+					{Kind: wire.KindWriteRequest, LowWater: 2, Seq: seq, ID: id, Need: [2]int{0, 12}, Groups: toD},
 				} {
 					body := forger.Write(t, wiretest.Party{Record: at[1]}, m)
 					for _, claimed := range []string{"", at[0].Agent} { // not every transport knows a sender
 						net.inject(at[1].Agent, claimed, slices.Clone(body))
-						net.inject(at[1].Agent, claimed, wiretest.SealedAs(wiretest.EnvelopeOf(forger, at[1]), wire.Append(nil, m)))
+						net.inject(at[1].Agent, claimed, wiretest.EncodedAs(wiretest.HeaderOf(forger, at[1]), wire.Append(nil, m)))
 						sent += 2
 					}
 				}
@@ -102,7 +102,7 @@ func TestParkedMessageIsVerified(t *testing.T) {
 		stranger := wiretest.New(t, "x", 1, true)
 		stranger.Record.Incarnation, stranger.Record.Agent = d.inc, d.records[0].Agent
 		id := kvplane.NewTransferID()
-		m := &wire.Message{Kind: wire.KindRegister, Seq: 1, ID: id, Need: [2]int{0, 12}, Groups: toD, Wait: time.Second}
+		m := &wire.Message{Kind: wire.KindWriteRequest, Seq: 1, ID: id, Need: [2]int{0, 12}, Groups: toD, Wait: time.Second}
 		for range 3 {
 			net.inject(p.records[0].Agent, d.records[0].Agent, stranger.Write(t, wiretest.Party{Record: p.records[0]}, m))
 		}

@@ -16,7 +16,7 @@ import (
 // crowd is an owner that is not run, whose peers come and go under names of their own.
 type crowd struct {
 	t     *testing.T
-	w     *writer
+	w     *owner
 	net   *fakeNet
 	clock time.Duration
 	gone  bool // the directory knows only the engine that was made last
@@ -41,9 +41,9 @@ func newCrowd(t *testing.T) *crowd {
 		t.Fatal(err)
 	}
 	h := host{now: func() time.Duration { return c.clock }, agree: agree, exited: func(metadata.Process) bool { return false }}
-	c.w = newWriter(t.Context(), Config{Transport: tr, Times: kvplane.Times{}.WithDefaults(), Log: slog.New(slog.DiscardHandler), Report: func(kvplane.Report) {}}, self, h)
+	c.w = newOwner(t.Context(), Config{Transport: tr, Times: kvplane.Times{}.WithDefaults(), Log: slog.New(slog.DiscardHandler), Report: func(kvplane.Report) {}}, self, h)
 	c.w.host.ask = func(inc metadata.Incarnation, then func([]metadata.Record, error)) {
-		c.w.later(func() {
+		c.w.enqueue(func() {
 			if c.gone && inc != c.last {
 				then(nil, errors.New("unknown engine"))
 				return
@@ -115,7 +115,7 @@ func TestEnginesThatLeftAreForgotten(t *testing.T) {
 			c.w.raise(fmt.Sprint("x", i), 2)
 		}
 		c.use(metadata.Incarnation{Engine: "now", Generation: 1})
-		if _, err := c.w.want(metadata.Incarnation{Engine: "x0", Generation: 1}); !errors.Is(err, ErrSuperseded) {
+		if _, err := c.w.resolve(metadata.Incarnation{Engine: "x0", Generation: 1}); !errors.Is(err, ErrSuperseded) {
 			t.Errorf("an old generation: %v; want ErrSuperseded while its record may be served", err)
 		}
 		c.clock += forgetAfter
@@ -131,10 +131,10 @@ func (r *rig) forget(whom metadata.Incarnation) {
 	r.t.Helper()
 	for _, a := range r.agents {
 		done := make(chan bool)
-		a.writer.post(func() {
-			idle := a.writer.isIdle(whom, a.writer.engines[whom])
+		a.owner.post(func() {
+			idle := a.owner.isIdle(whom, a.owner.engines[whom])
 			if idle {
-				a.writer.forget(whom)
+				a.owner.forget(whom)
 			}
 			done <- idle
 		})
@@ -145,7 +145,7 @@ func (r *rig) forget(whom metadata.Incarnation) {
 }
 
 // TestConsumerOfAForgottenSessionDrains: P has written for D, in part, and has forgotten it when D, which was cut off, comes back
-// and cancels. Bytes may have been written under that number, so D drains before its blocks are safe.
+// and cancels. Bytes may have been written under that number, so D flushes before its blocks are safe.
 func TestConsumerOfAForgottenSessionDrains(t *testing.T) {
 	cut := []fault{{"status", 0, "lose"}, {"beatack", 0, "lose"}, {"cancel", 0, "lose"}, {"beat", 0, "lose"}, {"floor", 0, "lose"}}
 	net := newFakeNet(append(cut, fault{"write", 1, "break"})...)
@@ -220,8 +220,8 @@ func TestVoidGenerationIsToldNothing(t *testing.T) {
 		next[0].Generation++
 		dir.records["d"] = next
 		dir.mu.Unlock()
-		w := p.agents[0].writer
-		w.post(func() { w.agents[d.records[0].Agent].unsure = true })
+		w := p.agents[0].owner
+		w.post(func() { w.agents[d.records[0].Agent].maybeRebuilt = true })
 		net.mu.Lock()
 		before := net.seen["status"]
 		net.mu.Unlock()

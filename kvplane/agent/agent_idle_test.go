@@ -16,8 +16,8 @@ import (
 func blocked(t *testing.T, a *Agent) bool {
 	t.Helper()
 	answer := make(chan bool, 1)
-	if !a.writer.post(func() {
-		w := a.writer
+	if !a.owner.post(func() {
+		w := a.owner
 		answer <- w.next() == 0 && len(w.writes) == 0 && len(w.awaited) == 0
 	}) {
 		t.Fatal("the agent is closed")
@@ -83,7 +83,7 @@ func TestIdleOwnerOverNIXL(t *testing.T) {
 	}
 }
 
-// TestLateRegistrationWakesTheOwner: a writer that has offered and gone to sleep is woken by the registration
+// TestLateRegistrationWakesTheOwner: a writer that has offered and gone to sleep is woken by the write request
 // that comes much later.
 func TestLateRegistrationWakesTheOwner(t *testing.T) {
 	t.Run("fake", func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestLateRegistrationWakesTheOwner(t *testing.T) {
 	})
 }
 
-// TestTrapUnmatchedOfferIsNotPolledFor: an offer for which nobody comes, and a registration whose request never
+// TestTrapUnmatchedOfferIsNotPolledFor: an offer for which nobody comes, and a write request whose request never
 // finishes, do not keep the writer polling. On D whoever waits polls, ever more rarely, until the wait ends.
 func TestTrapUnmatchedOfferIsNotPolledFor(t *testing.T) {
 	net := newFakeNet()
@@ -139,7 +139,7 @@ func TestTrapUnmatchedOfferIsNotPolledFor(t *testing.T) {
 		before := []uint64{p.agents[0].Status().Polls, d.agents[0].Status().Polls}
 		time.Sleep(20 * time.Second)
 		polls := p.agents[0].Status().Polls - before[0]
-		// What it is told meanwhile (beats, every 5 s) is followed by a grace of polling.
+		// What it is told meanwhile (heartbeats, every 5 s) is followed by a grace of polling.
 		if most := uint64(10 * 3000); polls > most {
 			t.Errorf("P has polled %d times in 20 s for what never matched; want at most %d", polls, most)
 		}
@@ -173,9 +173,9 @@ func BenchmarkPass(b *testing.B) {
 	}
 }
 
-// busyWriter is an owner that is not run, with n offers that nobody comes for and n registrations of what is never
+// busyWriter is an owner that is not run, with n offers that nobody comes for and n write requests of what is never
 // offered.
-func busyWriter(b *testing.B, n int) *writer {
+func busyWriter(b *testing.B, n int) *owner {
 	b.Helper()
 	net := newFakeNet()
 	records := map[string][]metadata.Record{}
@@ -203,9 +203,9 @@ func busyWriter(b *testing.B, n int) *writer {
 		b.Fatal(err)
 	}
 	h := host{now: clock(time.Now()), agree: agree, exited: func(metadata.Process) bool { return false }}
-	w := newWriter(b.Context(), Config{Transport: tr, Times: patientTimes.WithDefaults(), Log: slog.New(slog.DiscardHandler)}, self, h)
+	w := newOwner(b.Context(), Config{Transport: tr, Times: patientTimes.WithDefaults(), Log: slog.New(slog.DiscardHandler)}, self, h)
 	w.host.ask = func(_ metadata.Incarnation, then func([]metadata.Record, error)) {
-		w.later(func() { then([]metadata.Record{peer}, nil) })
+		w.enqueue(func() { then([]metadata.Record{peer}, nil) })
 	}
 	for range n {
 		w.offer(&kvplane.Offer{ID: kvplane.NewTransferID(), Peer: peer.Incarnation, Tokens: 12, Groups: fromP})

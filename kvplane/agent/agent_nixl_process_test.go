@@ -225,7 +225,7 @@ func (x shipment) expect() planeOrder {
 	return planeOrder{Do: "expect", Pair: x.pair, Transfer: x.id, Tokens: x.tokens, List: x.to}
 }
 
-// ship begins one transfer, in either order of offer and registration.
+// ship begins one transfer, in either order of offer and write request.
 func (pl *plane) ship(rng *rand.Rand, pair, slot int) shipment {
 	pl.t.Helper()
 	x := load(rng, pair, slot)
@@ -269,7 +269,7 @@ func (pl *plane) round(rng *rand.Rand, pair, n int) {
 	}
 }
 
-// empty checks that this side holds nothing any more: no block, no registration, no handle.
+// empty checks that this side holds nothing any more: no block, no write request, no handle.
 func (pl *plane) empty() {
 	pl.t.Helper()
 	for _, i := range slices.Sorted(maps.Keys(pl.near.rigs)) {
@@ -277,7 +277,7 @@ func (pl *plane) empty() {
 		settled(pl.t, r)
 		for _, a := range r.agents {
 			handles := make(chan int, 1)
-			a.writer.post(func() { handles <- a.writer.cfg.Transport.(*nixltransport.Transport).Writes() })
+			a.owner.post(func() { handles <- a.owner.cfg.Transport.(*nixltransport.Transport).Writes() })
 			if n := <-handles; n > 0 {
 				pl.t.Errorf("%s holds %d handles", a.Record().Agent, n)
 			}

@@ -180,7 +180,7 @@ func served(t *testing.T, d, p *rig, child *transporttest.Process, attempts int)
 			return
 		}
 		t.Logf("an attempt ended in %v", d.reasons(id))
-		time.Sleep(renewPause)
+		time.Sleep(refreshPause)
 	}
 	t.Error("the pair does not work any more")
 }

@@ -70,7 +70,7 @@ func TestQueuedTransferIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestSilentProducerEndsWhatCountsOnIt: an agent that answers no beat any more, with its connection up, is noticed long
+// TestSilentProducerEndsWhatCountsOnIt: an agent that answers no heartbeat any more, with its connection up, is noticed long
 // before the wait is over.
 func TestSilentProducerEndsWhatCountsOnIt(t *testing.T) {
 	inBubble(t, newFakeNet(fault{"beatack", 0, "lose"}), 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {

@@ -49,7 +49,7 @@ func TestRebuildRemembersWhatWasGivenUp(t *testing.T) {
 				t.Error("the owner has a timer, or something to poll for")
 			}
 		}
-		if n := len(p.agents[0].writer.producer.Given) + len(d.agents[0].writer.consumer.Receipts); n > 0 {
+		if n := len(p.agents[0].owner.producer.Outgoing) + len(d.agents[0].owner.consumer.Incoming); n > 0 {
 			t.Errorf("%d ids are remembered for ever", n)
 		}
 	})

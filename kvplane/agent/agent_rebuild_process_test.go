@@ -64,7 +64,7 @@ func stopped(t *testing.T, elsewhere bool, test func(d, p *rig, child *transport
 // on, nothing of it lands there, and it meets the new agents.
 func TestRebuildUnderStoppedProducer(t *testing.T) {
 	stopped(t, true, func(d, p *rig, child *transporttest.Process, dir *fakeDirectory, ids []kvplane.TransferID) {
-		time.Sleep(1500 * time.Millisecond) // longer than any drain
+		time.Sleep(1500 * time.Millisecond) // longer than any flush
 		if got := d.kinds(ids[0]); slices.Contains(got, "safe") {
 			t.Errorf("D has reported %v of a producer that is silent", got)
 		}

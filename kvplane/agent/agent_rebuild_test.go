@@ -167,8 +167,8 @@ func TestRebuildProvesNothing(t *testing.T) {
 					net.ends[d.records[0].Agent].sticks = true
 				case "gpus":
 					dir.gpus("p")
-					d.agents[0].writer.post(func() { d.agents[0].writer.self.Layout.MemoryType = "vram" })
-					d.agents[0].writer.cfg.Self.Layout.MemoryType = "vram"
+					d.agents[0].owner.post(func() { d.agents[0].owner.self.Layout.MemoryType = "vram" })
+					d.agents[0].owner.cfg.Self.Layout.MemoryType = "vram"
 				}
 				id := kvplane.NewTransferID()
 				d.expect(id, p, [2]int{0, 12}, toD)
@@ -261,7 +261,7 @@ func TestUnknownAgentsAreLookedUpRarely(t *testing.T) {
 			if i%2 == 0 {
 				agent += "#7"
 			}
-			body := wire.Seal(nil, wire.Envelope{From: d.inc, Agent: agent + "0", To: p.records[0].Agent}, make([]byte, 64))
+			body := wire.Encode(nil, wire.Header{From: d.inc, Agent: agent + "0", To: p.records[0].Agent}, make([]byte, 64))
 			net.mu.Lock()
 			net.ends[p.records[0].Agent].deliverLocked(transport.Incoming{Kind: transport.MessageReceived, Body: body}, hop)
 			net.mu.Unlock()
@@ -325,7 +325,7 @@ func TestRebuiltPeerCostsNoTransfer(t *testing.T) {
 }
 
 // TestRebuiltInSilence: the transport does not notice that the old agent is gone. Whoever gets no answer to its
-// registration asks the directory, so that the rebuilt rank is met, also one that writes nothing.
+// write request asks the directory, so that the rebuilt rank is met, also one that writes nothing.
 func TestRebuiltInSilence(t *testing.T) {
 	net := newFakeNet()
 	synctest.Test(t, func(t *testing.T) {

@@ -90,10 +90,10 @@ func TestSeenCountsTheWakingUp(t *testing.T) {
 				s.at = time.Now().Add(-tc.ago)
 			}
 			w.cfg.Transport = s
-			w.looked = *now
+			w.polledAt = *now
 			*now += tc.slept
 			if tc.woken {
-				w.woken = *now
+				w.wokenAt = *now
 			}
 			w.poll()
 			got := w.stats.Seen

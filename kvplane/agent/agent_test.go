@@ -257,7 +257,7 @@ func pairOf(t *testing.T, transport func() transport.Transport, p, d plantest.Sp
 	return prefill, newRig(t, d, o), dir
 }
 
-// transferAll hands requests over, in both orders of offer and registration, and checks every byte.
+// transferAll hands requests over, in both orders of offer and write request, and checks every byte.
 func transferAll(t *testing.T, p, d *rig) {
 	for i, first := range []string{"offer", "expect", "offer", "expect"} {
 		id := kvplane.NewTransferID()

@@ -28,7 +28,7 @@ func TestTrapFailedSubmissionIsNotToldToD(t *testing.T) {
 	})
 }
 
-// A transport that must be polled rings for a peer's message; whoever waits for an offer or a registration needs no
+// A transport that must be polled rings for a peer's message; whoever waits for an offer or a write request needs no
 // polling meanwhile.
 func TestTrapIdleWriterSleepsThroughALateRegistrationOrPollsForOne(t *testing.T) {
 	net := newFakeNet()
@@ -43,7 +43,7 @@ func TestTrapIdleWriterSleepsThroughALateRegistrationOrPollsForOne(t *testing.T)
 		for range 100 {
 			time.Sleep(170 * time.Millisecond)
 			answer := make(chan bool)
-			p.agents[0].writer.post(func() { answer <- p.agents[0].writer.outstanding() })
+			p.agents[0].owner.post(func() { answer <- p.agents[0].owner.outstanding() })
 			if <-answer {
 				polling++
 			}

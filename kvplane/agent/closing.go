@@ -20,65 +20,65 @@ const (
 // errEnded is how writes end whose transport was closed.
 var errEnded = errors.New("the transport was closed")
 
-// ending is the orderly end of an owner: nothing new is begun, peers are told, and what is in progress may end.
-type ending struct {
+// shutdown is the orderly end of an owner: nothing new begins, peers get BYE or CANCEL, and writes in progress may end.
+type shutdown struct {
 	begun bool
 	until time.Duration // the longest
 	wake  time.Duration
 }
 
-func (e *ending) Due() time.Duration { return e.wake }
+func (e *shutdown) Due() time.Duration { return e.wake }
 
-// wind begins the end: whatever is under way is reported as failed, P says goodbye, D cancels.
-func (w *writer) wind() {
-	if w.ending.begun {
+// beginShutdown fails everything that is under way: P sends BYE, D sends CANCEL.
+func (w *owner) beginShutdown() {
+	if w.shutdown.begun {
 		return
 	}
-	w.ending = ending{begun: true, until: w.now() + closeWait}
+	w.shutdown = shutdown{begun: true, until: w.now() + closeWait}
 	w.step(core.Event{Kind: core.EvClose})
-	w.tellSettled()
-	w.ending.wake = w.now() + flushTime
-	w.timers.Set(&w.ending)
+	w.sendAcks()
+	w.shutdown.wake = w.now() + flushTime
+	w.timers.Set(&w.shutdown)
 }
 
-// wound says that nothing is left to wait for, or no time to do so.
-func (w *writer) wound() bool {
-	if !w.ending.begun {
+// shutdownDone says that nothing is left to wait for, or no time to do so.
+func (w *owner) shutdownDone() bool {
+	if !w.shutdown.begun {
 		return false
 	}
 	now := w.now()
-	if now >= w.ending.until {
+	if now >= w.shutdown.until {
 		return true
 	}
 	if len(w.writes) > 0 || w.awaits() {
-		w.rouse(w.ending.until)
+		w.wakeAt(w.shutdown.until)
 		return false
 	}
-	if quiet := w.spoke + flushTime; w.spoke > 0 && now < quiet {
-		w.rouse(min(quiet, w.ending.until))
+	if quiet := w.sentAt + flushTime; w.sentAt > 0 && now < quiet {
+		w.wakeAt(min(quiet, w.shutdown.until))
 		return false
 	}
 	return true
 }
 
-// rouse has the owner look again at a time.
-func (w *writer) rouse(at time.Duration) {
-	if w.ending.wake != at {
-		w.ending.wake = at
-		w.timers.Set(&w.ending)
+// wakeAt makes the owner check again at a time.
+func (w *owner) wakeAt(at time.Duration) {
+	if w.shutdown.wake != at {
+		w.shutdown.wake = at
+		w.timers.Set(&w.shutdown)
 	}
 }
 
-// sever closes the transport and takes the consequences. A write that was in progress has ended: nothing is read from
-// here any more. And nothing lands here any more, except what a near process copies by itself: of that only its death is
+// closeTransport closes the transport and takes the consequences. A write that was in progress has ended: nothing is read from
+// here any more. And nothing lands here any more, except what a process copies without a transport (mayCopyDirectly): of that only its death is
 // proof, unless the transport could fence it. A transport that could not be closed may go on with everything: the error
 // releases no blocks.
-func (w *writer) sever() error {
+func (w *owner) closeTransport() error {
 	known := map[metadata.Incarnation][]metadata.Record{}
 	for inc, e := range w.engines {
 		known[inc] = e.records
 	}
-	for inc, records := range w.vigil.suspects {
+	for inc, records := range w.liveness.unprovenDead {
 		known[inc] = records
 	}
 	fenced := map[metadata.Incarnation]bool{}
@@ -94,7 +94,7 @@ func (w *writer) sever() error {
 		}
 	}
 	for _, inc := range incarnations {
-		w.step(core.Event{Kind: core.EvGone, Inc: inc, Fenced: fenced[inc] || closed && !w.neighbours(known[inc])})
+		w.step(core.Event{Kind: core.EvGone, Inc: inc, Fenced: fenced[inc] || closed && !w.anyMayCopyDirectly(known[inc])})
 	}
 	return err
 }
@@ -103,19 +103,19 @@ func compareIncarnations(x, y metadata.Incarnation) int {
 	return cmp.Or(cmp.Compare(x.Engine, y.Engine), cmp.Compare(x.Generation, y.Generation))
 }
 
-// neighbours says that a rank of an engine may copy into this rank's memory without this agent's doing.
-func (w *writer) neighbours(records []metadata.Record) bool {
+// anyMayCopyDirectly says that a rank of an engine may copy into this rank's memory without this agent's doing.
+func (w *owner) anyMayCopyDirectly(records []metadata.Record) bool {
 	for _, r := range records {
-		if w.neighbour(r) {
+		if w.mayCopyDirectly(r) {
 			return true
 		}
 	}
 	return false
 }
 
-// neighbour says that a rank may reach this rank's memory by itself: nothing proves that its process is not one of this host,
+// mayCopyDirectly says that a rank may reach this rank's memory without this agent's transport: nothing proves that its process is not one of this host,
 // or both have their KV in GPU memory, which multi-node NVLink (UCX_CUDA_IPC_ENABLE_MNNVL) maps from other hosts too.
-func (w *writer) neighbour(r metadata.Record) bool {
+func (w *owner) mayCopyDirectly(r metadata.Record) bool {
 	near := r.Process.IsZero() || w.self.Process.IsZero() || r.Process.Boot == w.self.Process.Boot
 	return near || r.Layout.MemoryType == "vram" && w.self.Layout.MemoryType == "vram"
 }

@@ -23,10 +23,10 @@ func (a *Agent) Do(o sched.Orders) {
 	if o.Empty() {
 		return
 	}
-	a.writer.post(func() { a.writer.order(&o) })
+	a.owner.post(func() { a.owner.order(&o) })
 }
 
-func (w *writer) order(o *sched.Orders) {
+func (w *owner) order(o *sched.Orders) {
 	for i := range o.Queue {
 		w.queue(o.Queue[i].ID, o.Queue[i].Peer)
 	}
@@ -42,9 +42,9 @@ func (w *writer) order(o *sched.Orders) {
 }
 
 // Collect returns what the rank has to say since the last Collect: reports if Config.Report is nil, and the
-// handshakes that are pending. It does not block. Config.Notify tells when there is something.
+// handshakes that are pending. It does not block. Config.Notify is called when there is something.
 func (a *Agent) Collect() sched.RankReport {
-	c := &a.writer.collected
+	c := &a.owner.collected
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := c.next
@@ -59,7 +59,7 @@ func (a *Agent) Collect() sched.RankReport {
 }
 
 // keep adds to what waits for Collect and wakes the engine, once until it collects.
-func (w *writer) keep(add func(*sched.RankReport)) {
+func (w *owner) keep(add func(*sched.RankReport)) {
 	c := &w.collected
 	c.mu.Lock()
 	add(&c.next)
@@ -71,12 +71,12 @@ func (w *writer) keep(add func(*sched.RankReport)) {
 	}
 }
 
-func (w *writer) keepReport(r kvplane.Report) {
+func (w *owner) keepReport(r kvplane.Report) {
 	w.keep(func(next *sched.RankReport) { next.Reports = append(next.Reports, r) })
 }
 
-// keepPending notes which transfers wait for a handshake, and tells the engine if that is news.
-func (w *writer) keepPending() {
+// keepPending notes which transfers wait for a handshake, and notifies the engine if that has changed.
+func (w *owner) keepPending() {
 	w.collected.shifted = false
 	handshakes, pending := 0, w.collected.pending[:0]
 	for _, e := range w.engines {

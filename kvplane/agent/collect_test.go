@@ -111,15 +111,15 @@ func TestHandshakeWakesTheEngineOnce(t *testing.T) {
 				if known {
 					whole(t, p, d)
 					unsure := make(chan bool)
-					a.writer.post(func() {
-						a.writer.agents[p.records[0].Agent].unsure = true
+					a.owner.post(func() {
+						a.owner.agents[p.records[0].Agent].maybeRebuilt = true
 						close(unsure)
 					})
 					<-unsure
 				}
 				woken, hook := 0, make(chan bool)
-				a.writer.post(func() {
-					a.writer.cfg.Notify = func() { woken++ }
+				a.owner.post(func() {
+					a.owner.cfg.Notify = func() { woken++ }
 					close(hook)
 				})
 				<-hook

@@ -36,9 +36,9 @@ func TestAdmissionBeginsWithAFence(t *testing.T) {
 	for _, err := range []error{nil, errors.New("closed")} {
 		f := &fakeFencer{fakeTransport: newFakeNet().transport(), err: err}
 		cfg := Config{Transport: f, Log: slog.New(slog.DiscardHandler), Times: kvplane.Times{}.WithDefaults()}
-		w := newWriter(context.Background(), cfg, metadata.Record{Agent: "d"}, host{now: func() time.Duration { return 1 }})
+		w := newOwner(context.Background(), cfg, metadata.Record{Agent: "d"}, host{now: func() time.Duration { return 1 }})
 		w.peers[1] = &peer{id: 1, record: metadata.Record{Agent: "p"}}
-		w.do(&core.Effect{Do: core.DoAdmit, Peer: 1})
+		w.execute(&core.Effect{Do: core.DoAdmit, Peer: 1})
 		want := []string{"fence p", "admit p"}
 		if err != nil {
 			want = want[:1]
@@ -55,7 +55,7 @@ func TestSupersededRunsAreForgotten(t *testing.T) {
 	for _, proof := range []bool{false, true} {
 		f := &fakeFencer{fakeTransport: newFakeNet().transport()}
 		cfg := Config{Transport: f, Log: slog.New(slog.DiscardHandler), Times: kvplane.Times{}.WithDefaults()}
-		w := newWriter(context.Background(), cfg, metadata.Record{Agent: "d"}, host{now: func() time.Duration { return 1 }})
+		w := newOwner(context.Background(), cfg, metadata.Record{Agent: "d"}, host{now: func() time.Duration { return 1 }})
 		r := metadata.Record{Incarnation: metadata.Incarnation{Engine: "p", Generation: 1}, Agent: "p"}
 		e := &engine{records: []metadata.Record{r}}
 		e.peers = []*peer{w.addPeer(r)}

@@ -62,7 +62,7 @@ func TestFoundNamesTakenAgents(t *testing.T) {
 	other := wiretest.New(t, "x", 1, false).Record
 	other.Agent = known.Agent
 	w.engines[other.Incarnation] = &engine{}
-	w.found(other.Incarnation, []metadata.Record{other}, nil)
+	w.resolved(other.Incarnation, []metadata.Record{other}, nil)
 	if w.agents[known.Agent] != p || w.engines[other.Incarnation] != nil || len(w.peers) != 1 {
 		t.Errorf("%d peers, and under the name is %+v", len(w.peers), w.agents[known.Agent])
 	}

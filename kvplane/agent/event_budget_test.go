@@ -39,7 +39,7 @@ func (t *memoryWire) Send(_ string, body []byte) error {
 	b := &t.buffers[t.next%len(t.buffers)]
 	t.next++
 	*b = append((*b)[:0], body...)
-	if l, err := wire.Unseal(*b); err == nil && t.last != nil {
+	if l, err := wire.Decode(*b); err == nil && t.last != nil {
 		kind := wire.Kind(l.Body[0])
 		t.last[kind] = append(t.last[kind][:0], body...)
 	}
@@ -60,7 +60,7 @@ func (t *memoryWire) Poll(out []transport.Incoming) []transport.Incoming {
 
 // duo is P's and D's owner, run by hand on one clock.
 type duo struct {
-	p, d    *writer
+	p, d    *owner
 	pt, dt  *memoryWire
 	now     time.Duration
 	next    int
@@ -75,7 +75,7 @@ func newDuo(t *testing.T) *duo {
 	x.pt, x.dt = &memoryWire{name: "p@1/0/0/0", last: map[wire.Kind][]byte{}}, &memoryWire{name: "d@1/0/0/0", last: map[wire.Kind][]byte{}}
 	x.pt.far, x.dt.far = x.dt, x.pt
 	var records [2]metadata.Record
-	var owners [2]*writer
+	var owners [2]*owner
 	report := func(r kvplane.Report) {
 		switch r.Kind {
 		case kvplane.Ready:
@@ -103,9 +103,9 @@ func newDuo(t *testing.T) *duo {
 			if inc == records[1].Incarnation {
 				far = records[1]
 			}
-			owners[i].later(func() { then([]metadata.Record{far}, nil) })
+			owners[i].enqueue(func() { then([]metadata.Record{far}, nil) })
 		}
-		owners[i] = newWriter(context.Background(), cfg, records[i], host{
+		owners[i] = newOwner(context.Background(), cfg, records[i], host{
 			now: func() time.Duration { return x.now }, ask: ask, agree: agree, exited: func(metadata.Process) bool { return false },
 		})
 	}
@@ -150,9 +150,9 @@ func TestEventBudget(t *testing.T) {
 	e.ID = kvplane.TransferID{0: 2}
 	x.d.expect(e) // registered, and waits for its offer
 	x.settle()
-	register, status := x.dt.last[wire.KindRegister], x.pt.last[wire.KindStatus]
+	register, status := x.dt.last[wire.KindWriteRequest], x.pt.last[wire.KindStatus]
 	x.pt.last, x.dt.last = nil, nil
-	again := func(to *writer, at *memoryWire, body []byte) func() {
+	again := func(to *owner, at *memoryWire, body []byte) func() {
 		return func() {
 			at.deliver(transport.Incoming{Kind: transport.MessageReceived, Agent: at.far.name, Body: body})
 			to.pass()

@@ -127,11 +127,11 @@ func (t *fakeTransport) Send(agent string, body []byte) error {
 }
 
 func kindOf(sealed []byte) string {
-	l, err := wire.Unseal(sealed)
+	l, err := wire.Decode(sealed)
 	if err != nil || len(l.Body) == 0 {
 		return "malformed"
 	}
-	return map[wire.Kind]string{wire.KindRegister: "register", wire.KindStatus: "status", wire.KindDone: "done", wire.KindCancel: "cancel", wire.KindFloor: "floor", wire.KindBeat: "beat", wire.KindBeatAck: "beatack", wire.KindBye: "bye"}[wire.Kind(l.Body[0])]
+	return map[wire.Kind]string{wire.KindWriteRequest: "register", wire.KindStatus: "status", wire.KindDone: "done", wire.KindCancel: "cancel", wire.KindAck: "floor", wire.KindHeartbeat: "beat", wire.KindHeartbeatAck: "beatack", wire.KindBye: "bye"}[wire.Kind(l.Body[0])]
 }
 
 func (t *fakeTransport) sendLocked(far *fakeTransport, body []byte) {

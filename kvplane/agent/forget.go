@@ -29,14 +29,14 @@ type generation struct {
 }
 
 // raise makes every generation of an engine below least void.
-func (w *writer) raise(name string, least uint64) {
+func (w *owner) raise(name string, least uint64) {
 	w.newest[name] = generation{max(w.newest[name].least, least), w.now()}
 }
 
 // makeRoom forgets engines that have left for good, now that another one is to be added. The directory is asked about
 // the one that was unused for longest; where the table is full, idle ones are forgotten unasked, for a live one is
 // looked up again when it is needed.
-func (w *writer) makeRoom() error {
+func (w *owner) makeRoom() error {
 	w.forgetNames()
 	now, full := w.now(), len(w.peers) >= w.room
 	unused := forgetAfter
@@ -60,7 +60,7 @@ func (w *writer) makeRoom() error {
 }
 
 // idle lists the engines with which nothing is under way and that were not used after a time, the longest unused first.
-func (w *writer) idle(since time.Duration) []metadata.Incarnation {
+func (w *owner) idle(since time.Duration) []metadata.Incarnation {
 	var out []metadata.Incarnation
 	for inc, e := range w.engines {
 		if e.used() <= since && w.isIdle(inc, e) {
@@ -83,12 +83,12 @@ func (e *engine) used() time.Duration {
 }
 
 // isIdle says that nothing is under way with an engine, and nothing remembered but that it is there.
-func (w *writer) isIdle(inc metadata.Incarnation, e *engine) bool {
-	if e.peers == nil || e.renewing || len(e.expects)+len(e.offers)+len(e.parked) > 0 || w.owing[inc] > 0 {
+func (w *owner) isIdle(inc metadata.Incarnation, e *engine) bool {
+	if e.peers == nil || e.refreshing || len(e.expects)+len(e.offers)+len(e.held) > 0 || w.owing[inc] > 0 {
 		return false
 	}
 	for _, p := range e.peers {
-		if p.writes > 0 || p.owed || w.producer.Busy(p.id) || w.consumer.Busy(p.id) {
+		if p.writes > 0 || p.ackDue || w.producer.Busy(p.id) || w.consumer.Busy(p.id) {
 			return false
 		}
 	}
@@ -96,7 +96,7 @@ func (w *writer) isIdle(inc metadata.Incarnation, e *engine) bool {
 }
 
 // ask has the directory say whether an idle engine is still there. One that it does not know is forgotten.
-func (w *writer) ask(inc metadata.Incarnation) {
+func (w *owner) ask(inc metadata.Incarnation) {
 	e := w.engines[inc]
 	w.asking = true
 	asked := w.now()
@@ -114,10 +114,10 @@ func (w *writer) ask(inc metadata.Incarnation) {
 	})
 }
 
-// forget drops an engine with which nothing is under way. Should it come back, it is looked up anew; its registrations
+// forget drops an engine with which nothing is under way. Should it come back, it is looked up anew; its write requests
 // then have higher numbers than any before, so that it never takes one for an old one. What it asks about numbers that may have
 // been written before is answered as if they had been.
-func (w *writer) forget(inc metadata.Incarnation) {
+func (w *owner) forget(inc metadata.Incarnation) {
 	e := w.engines[inc]
 	w.log.Info("kvplane: an engine that is not used is forgotten", "peer", inc.ID())
 	delete(w.engines, inc)
@@ -133,7 +133,7 @@ func (w *writer) forget(inc metadata.Incarnation) {
 }
 
 // forgetNames drops the oldest generations of engines of which nothing else is known, when there are too many.
-func (w *writer) forgetNames() {
+func (w *owner) forgetNames() {
 	if len(w.newest) <= maxNames {
 		return
 	}
@@ -141,10 +141,10 @@ func (w *writer) forgetNames() {
 	for inc := range w.engines {
 		known[inc.Engine] = true
 	}
-	for inc := range w.vigil.suspects {
+	for inc := range w.liveness.unprovenDead {
 		known[inc.Engine] = true
 	}
-	for _, x := range w.remnants {
+	for _, x := range w.quarantine {
 		known[x.inc.Engine] = true
 	}
 	before := w.now() - forgetAfter

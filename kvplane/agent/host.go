@@ -42,7 +42,7 @@ func (l *lookups) ask(inc metadata.Incarnation, then func([]metadata.Record, err
 }
 
 // lookup asks for the records of all ranks of an incarnation, in the order of its ranks.
-func (w *writer) lookup(inc metadata.Incarnation, then func([]metadata.Record, error)) {
+func (w *owner) lookup(inc metadata.Incarnation, then func([]metadata.Record, error)) {
 	w.host.ask(inc, func(records []metadata.Record, err error) {
 		if err == nil {
 			records, err = plan.Ranks(records)

@@ -46,13 +46,13 @@ func mutants() []*mutant {
 func mutantRawCount(_ *sim, n *simNode, real applier) applier {
 	ids := map[registrationKey]kvplane.TransferID{}
 	seen := map[registrationKey]bool{}
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		e := &q.event
 		if !q.producer && e.Kind == core.EvStatus && e.Msg.Status.State == wire.Done {
 			k := registrationKey{e.Peer, e.Seq}
-			if r := n.w.consumer.Receipts[ids[k]]; seen[k] && r != nil {
-				for _, l := range r.Links {
-					if l.State != core.OriginFinal && l.Writes {
+			if r := n.w.consumer.Incoming[ids[k]]; seen[k] && r != nil {
+				for _, l := range r.Producers {
+					if l.Phase != core.ProducerFinal && l.Writes {
 						e.Peer, e.Seq = l.Session.Peer, l.Seq
 						break
 					}
@@ -62,7 +62,7 @@ func mutantRawCount(_ *sim, n *simNode, real applier) applier {
 		}
 		out = real(q, out)
 		for i := range out {
-			if out[i].Do == core.DoRegister {
+			if out[i].Do == core.DoWriteRequest {
 				ids[registrationKey{out[i].Peer, out[i].Seq}] = out[i].ID
 			}
 		}
@@ -77,7 +77,7 @@ type registrationKey struct {
 
 // mutantNumber expects as many producers as the size that one of them names, and not those of the records.
 func mutantNumber(s *sim, n *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		if e := &q.event; !q.producer && e.Kind == core.EvProducers {
 			p, d := s.byID[e.ID].p.engine.shape.tp, n.run.engine.shape.tp
 			e.Links = e.Links[:min(len(e.Links), max(1, p/d))]
@@ -102,18 +102,18 @@ func mutantGeneration(n *simNode, ask asker) asker {
 	}
 }
 
-// harmless declares producers of failed transfers harmless and goes on as the core would.
-func (n *simNode) harmless(at time.Duration, out []core.Effect, which func(r *core.Receipt, l *core.Origin) bool) []core.Effect {
+// quiesced declares producers of failed transfers quiesced and goes on as the core would.
+func (n *simNode) quiesced(at time.Duration, out []core.Effect, which func(r *core.IncomingTransfer, l *core.ProducerState) bool) []core.Effect {
 	c := n.w.consumer
 	c.Out, c.Now = out, at
-	for _, id := range slices.SortedFunc(maps.Keys(c.Receipts), kvplane.TransferID.Compare) {
-		r := c.Receipts[id]
-		if r.State != core.ReceiptStop {
+	for _, id := range slices.SortedFunc(maps.Keys(c.Incoming), kvplane.TransferID.Compare) {
+		r := c.Incoming[id]
+		if r.State != core.IncomingFailed {
 			continue
 		}
 		changed := false
-		for _, l := range r.Links {
-			if !l.Harmless() && which(r, l) {
+		for _, l := range r.Producers {
+			if !l.Quiesced() && which(r, l) {
 				l.Fenced, changed = true, true
 			}
 		}
@@ -128,7 +128,7 @@ func (n *simNode) harmless(at time.Duration, out []core.Effect, which func(r *co
 // mutantTimeout gives blocks back two seconds after the failure.
 func mutantTimeout(_ *sim, n *simNode, real applier) applier {
 	since := map[kvplane.TransferID]time.Duration{}
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		out = real(q, out)
 		if q.producer {
 			return out
@@ -138,24 +138,26 @@ func mutantTimeout(_ *sim, n *simNode, real applier) applier {
 				since[out[i].ID] = q.event.At
 			}
 		}
-		return n.harmless(q.event.At, out, func(r *core.Receipt, _ *core.Origin) bool { return q.event.At-since[r.ID] > 2*time.Second })
+		return n.quiesced(q.event.At, out, func(r *core.IncomingTransfer, _ *core.ProducerState) bool {
+			return q.event.At-since[r.ID] > 2*time.Second
+		})
 	}
 }
 
 // mutantEarlyFree takes a cancel for its answer.
 func mutantEarlyFree(_ *sim, n *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		out = real(q, out)
 		if q.producer {
 			return out
 		}
-		return n.harmless(q.event.At, out, func(_ *core.Receipt, l *core.Origin) bool { return l.State == core.OriginCancelled })
+		return n.quiesced(q.event.At, out, func(_ *core.IncomingTransfer, l *core.ProducerState) bool { return l.Phase == core.ProducerCancelled })
 	}
 }
 
 // mutantOtherLeg does not tell prefill that decode has given up, nor the other way round.
 func mutantOtherLeg(_ *sim, _ *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		if q.event.Kind == core.EvAbandon && q.producer {
 			return out
 		}
@@ -165,12 +167,12 @@ func mutantOtherLeg(_ *sim, _ *simNode, real applier) applier {
 
 // mutantReuse serves a transfer that was served before.
 func mutantReuse(_ *sim, n *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
-		if e := &q.event; q.producer && e.Kind == core.EvRegister {
-			if g := n.w.producer.Given[e.ID]; g != nil && g.State == core.GivenSpent && g.Offer != nil && g.Known {
+	return func(q delivery, out []core.Effect) []core.Effect {
+		if e := &q.event; q.producer && e.Kind == core.EvWriteRequest {
+			if g := n.w.producer.Outgoing[e.ID]; g != nil && g.State == core.OutgoingTombstone && g.Offer != nil && g.Known {
 				s := n.w.producer.Sessions[e.Peer]
-				if s == nil || s.Regs[e.Seq] == nil {
-					g.State, g.Regs = core.GivenHeld, nil
+				if s == nil || s.Requests[e.Seq] == nil {
+					g.State, g.Requests = core.OutgoingHeld, nil
 				}
 			}
 		}
@@ -178,13 +180,13 @@ func mutantReuse(_ *sim, n *simNode, real applier) applier {
 	}
 }
 
-// mutantNoFloor refuses no registration for the age of its number.
+// mutantNoFloor refuses no write request for the age of its number.
 func mutantNoFloor(_ *sim, n *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
-		if e := &q.event; q.producer && e.Kind == core.EvRegister {
-			if s := n.w.producer.Sessions[e.Peer]; s != nil && e.Seq < s.Floor {
+	return func(q delivery, out []core.Effect) []core.Effect {
+		if e := &q.event; q.producer && e.Kind == core.EvWriteRequest {
+			if s := n.w.producer.Sessions[e.Peer]; s != nil && e.Seq < s.LowWater {
 				m := *e.Msg
-				m.Floor, s.Floor, s.Low = 0, 0, 0
+				m.LowWater, s.LowWater, s.NeverStartBelow = 0, 0, 0
 				e.Msg = &m
 			}
 		}
@@ -194,7 +196,7 @@ func mutantNoFloor(_ *sim, n *simNode, real applier) applier {
 
 // mutantNoDrain takes a proof of death for the end of its writes.
 func mutantNoDrain(_ *sim, _ *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		if e := &q.event; !q.producer && e.Kind == core.EvGone && e.Proof {
 			e.Fenced = true
 		}
@@ -204,7 +206,7 @@ func mutantNoDrain(_ *sim, _ *simNode, real applier) applier {
 
 // mutantOneReport says safe with negative.
 func mutantOneReport(_ *sim, _ *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		var both []core.Effect
 		for _, x := range real(q, out) {
 			switch {
@@ -222,7 +224,7 @@ func mutantOneReport(_ *sim, _ *simNode, real applier) applier {
 
 // mutantAlign takes both lists to end with the same token.
 func mutantAlign(s *sim, n *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		out = real(q, out)
 		for i := range out {
 			x := &out[i]

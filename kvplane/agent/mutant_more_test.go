@@ -54,13 +54,13 @@ func (t *simRepost) Poll(out []transport.Incoming) []transport.Incoming {
 	})...)
 }
 
-// mutantRequestID matches a registration with what was offered for an earlier attempt of the same request.
+// mutantRequestID matches a write request with what was offered for an earlier attempt of the same request.
 func mutantRequestID(s *sim, n *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
-		if e := &q.event; q.producer && e.Kind == core.EvRegister && s.byID[e.ID] != nil {
-			if g := n.w.producer.Given[e.ID]; g == nil || g.State == core.GivenEarly {
+	return func(q delivery, out []core.Effect) []core.Effect {
+		if e := &q.event; q.producer && e.Kind == core.EvWriteRequest && s.byID[e.ID] != nil {
+			if g := n.w.producer.Outgoing[e.ID]; g == nil || g.State == core.OutgoingEarly {
 				for _, a := range s.byID[e.ID].request.attempts {
-					if o := n.w.producer.Given[a.id]; o != nil && o.State == core.GivenHeld {
+					if o := n.w.producer.Outgoing[a.id]; o != nil && o.State == core.OutgoingHeld {
 						e.ID = a.id
 						break
 					}
@@ -73,7 +73,7 @@ func mutantRequestID(s *sim, n *simNode, real applier) applier {
 
 // mutantDropNegative loses the word that a transfer has failed.
 func mutantDropNegative(_ *sim, _ *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		return slices.DeleteFunc(real(q, out), func(x core.Effect) bool {
 			return x.Do == core.DoReport && (x.Report == kvplane.Negative || x.Report == kvplane.Safe)
 		})
@@ -83,13 +83,13 @@ func mutantDropNegative(_ *sim, _ *simNode, real applier) applier {
 // mutantCountTwice takes a consumer that registers again for another one.
 func mutantCountTwice(_ *sim, n *simNode, real applier) applier {
 	count := map[kvplane.TransferID]int{}
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		e, p := &q.event, n.w.producer
 		repeated := false
-		if q.producer && e.Kind == core.EvRegister {
+		if q.producer && e.Kind == core.EvWriteRequest {
 			if s := p.Sessions[e.Peer]; s != nil {
-				r := s.Regs[e.Seq]
-				repeated = r != nil && r.State == core.RegEnded && r.Status.State == wire.Done
+				r := s.Requests[e.Seq]
+				repeated = r != nil && r.State == core.RequestEnded && r.Status.State == wire.Done
 			}
 		}
 		out = real(q, out)
@@ -97,9 +97,9 @@ func mutantCountTwice(_ *sim, n *simNode, real applier) applier {
 			return out
 		}
 		count[e.ID]++
-		if g := p.Given[e.ID]; g != nil && g.State == core.GivenHeld && g.Known && count[e.ID] >= len(g.Owed) {
+		if g := p.Outgoing[e.ID]; g != nil && g.State == core.OutgoingHeld && g.Known && count[e.ID] >= len(g.Owed) {
 			p.Out, p.Now = out, e.At
-			p.Spend(g)
+			p.EndTransfer(g)
 			out, p.Out = p.Out, nil
 		}
 		return out
@@ -108,7 +108,7 @@ func mutantCountTwice(_ *sim, n *simNode, real applier) applier {
 
 // mutantFailedNoDrain takes a failed write for one that was never begun.
 func mutantFailedNoDrain(_ *sim, _ *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		if e := &q.event; !q.producer && e.Kind == core.EvStatus && e.Msg.Status.State == wire.Failed {
 			m := *e.Msg
 			m.Status.State = wire.NotBegun
@@ -120,11 +120,11 @@ func mutantFailedNoDrain(_ *sim, _ *simNode, real applier) applier {
 
 // mutantNotBegun answers a cancel as if its write could be called back.
 func mutantNotBegun(_ *sim, n *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		out = real(q, out)
 		e := &q.event
 		if s := n.w.producer.Sessions[e.Peer]; q.producer && e.Kind == core.EvCancel && s != nil {
-			if r := s.Regs[e.Seq]; r != nil && r.State == core.RegWriting {
+			if r := s.Requests[e.Seq]; r != nil && r.State == core.RequestWriting {
 				out = append(out, core.Effect{Do: core.DoStatus, Peer: e.Peer, Seq: e.Seq, ID: e.ID, Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}})
 			}
 		}
@@ -134,7 +134,7 @@ func mutantNotBegun(_ *sim, n *simNode, real applier) applier {
 
 // mutantNotifyOnly writes to one consumer of a replicated cache and only notifies the others.
 func mutantNotifyOnly(s *sim, n *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		return slices.DeleteFunc(real(q, out), func(x core.Effect) bool {
 			if x.Do != core.DoPost || !s.model.replicated {
 				return false
@@ -151,12 +151,12 @@ func mutantNotifyOnly(s *sim, n *simNode, real applier) applier {
 
 // mutantNoPasses waits for the net delay and then does not take in what a writer has left behind.
 func mutantNoPasses(_ *sim, n *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		return slices.DeleteFunc(real(q, out), func(x core.Effect) bool {
-			if x.Do != core.DoDrain {
+			if x.Do != core.DoFlush {
 				return false
 			}
-			n.w.post(func() { n.w.stepConsumer(core.Event{Kind: core.EvDrained, Peer: x.Peer, Seq: x.Seq, ID: x.ID}) })
+			n.w.post(func() { n.w.stepConsumer(core.Event{Kind: core.EvFlushed, Peer: x.Peer, Seq: x.Seq, ID: x.ID}) })
 			return true
 		})
 	}
@@ -164,9 +164,9 @@ func mutantNoPasses(_ *sim, n *simNode, real applier) applier {
 
 // mutantRefused forgets which numbers were refused, so that one that comes again finds room.
 func mutantRefused(_ *sim, n *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
-		if s := n.w.producer.Sessions[q.event.Peer]; q.producer && q.event.Kind == core.EvRegister && s != nil {
-			s.Low = min(s.Low, q.event.Seq)
+	return func(q delivery, out []core.Effect) []core.Effect {
+		if s := n.w.producer.Sessions[q.event.Peer]; q.producer && q.event.Kind == core.EvWriteRequest && s != nil {
+			s.NeverStartBelow = min(s.NeverStartBelow, q.event.Seq)
 		}
 		return real(q, out)
 	}
@@ -179,25 +179,25 @@ func mutantDenied(_ *sim, _ *simNode, real applier) applier {
 			st.State = wire.NotBegun
 		}
 	}
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		out = real(q, out)
 		for i := range out {
 			deny(&out[i].Status)
-			for j := range out[i].Beats {
-				deny(&out[i].Beats[j].Status)
+			for j := range out[i].Lines {
+				deny(&out[i].Lines[j].Status)
 			}
 		}
 		return out
 	}
 }
 
-// mutantHasty takes each word of its engine for one more beat that was not answered.
+// mutantHasty takes each word of its engine for one more heartbeat that was not answered.
 func mutantHasty(_ *sim, n *simNode, real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		if !q.producer && q.event.Kind == core.EvQueue {
 			for _, s := range n.w.consumer.Sessions { // every one alike: the order does not matter
-				if s.Pulse.Asked {
-					s.Pulse.Missed++
+				if s.Heartbeat.Unanswered {
+					s.Heartbeat.Missed++
 				}
 			}
 		}

@@ -24,7 +24,7 @@ type mutant struct {
 }
 
 // applier is the place where an event meets its core.
-type applier func(q queued, out []core.Effect) []core.Effect
+type applier func(q delivery, out []core.Effect) []core.Effect
 
 // seedsUntilFound counts seeds until the simulator finds a mutant, at most limit, and says what it has broken.
 func (m *mutant) seedsUntilFound(start uint64, limit int) (int, *simFailure) {

@@ -41,7 +41,7 @@ func (p Patience) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Every is how often to look while there is a quarantine.
+// Every is how often to check while there is a quarantine.
 func (p Patience) Every() time.Duration { return max(min(p.Grace, p.Age)/4, 10*time.Millisecond) }
 
 // Kept is what one peer keeps in quarantine that a rebuild would free.

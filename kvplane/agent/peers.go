@@ -17,23 +17,23 @@ import (
 
 // peer is one rank of another engine, known by its record.
 type peer struct {
-	id        core.PeerID
-	record    metadata.Record
-	plan      *plan.Pair // from here to it; nil until something was planned
-	connected bool
-	gone      bool
-	unsure    bool          // its connection was lost, and nothing was heard of it since: it may have been rebuilt
-	writes    int           // in progress
-	attempts  int           // connections in a row that were lost without a word
-	retry     time.Duration // when to connect again; 0 is not
-	doubted   time.Duration // when its engine was last looked up again
-	settled   []uint64      // numbers that it must be told are settled
-	owed      bool          // it must be told the floor
-	session   *wire.Session // nil until there was something to sign or to verify
-	keyless   error         // why there is no session and never will be
-	room      []int         // blocks of its record, by group; nil until it has registered some
-	admitted  time.Duration // when a fence around it was last opened; 0 is never
-	used      time.Duration // when it was last heard or sent something
+	id           core.PeerID
+	record       metadata.Record
+	plan         *plan.Pair // from here to it; nil until something was planned
+	connected    bool
+	gone         bool
+	maybeRebuilt bool          // its connection was lost, and nothing was heard of it since: it may have been rebuilt
+	writes       int           // in progress
+	attempts     int           // connections in a row that were lost before a message came
+	retry        time.Duration // when to connect again; 0 is not
+	suspectedAt  time.Duration // when its engine was last looked up again
+	settled      []uint64      // numbers for the next ACK
+	ackDue       bool          // it gets an ACK at the end of this pass
+	session      *wire.Session // nil until there was something to sign or to verify
+	sessionErr   error         // why there is no session and never will be
+	room         []int         // blocks of its record, by group; nil until its first write request
+	admitted     time.Duration // when a fence around it was last opened; 0 is never
+	used         time.Duration // when it was last heard or sent something
 }
 
 func (p *peer) Due() time.Duration { return p.retry }
@@ -48,27 +48,27 @@ type engine struct {
 	tailed   bool              // tails was asked for
 	expects  []kvplane.TransferID
 	offers   []kvplane.TransferID
-	parked   []parked
+	held     []heldMessage
 
-	renewing bool          // a look-up of its ranks' newest records is under way
-	renewed  time.Duration // when the last one began
-	asked    time.Duration // when the directory last knew of it
+	refreshing  bool          // a look-up of its ranks' newest records is under way
+	refreshedAt time.Duration // when the last one began
+	asked       time.Duration // when the directory last knew of it
 }
 
-// parked is a message of an agent whose record is not here yet.
-type parked struct {
+// heldMessage is a message of an agent whose record is not here yet.
+type heldMessage struct {
 	at     time.Duration
-	letter wire.Letter
+	letter wire.Packet
 }
 
 // Bounds on what strangers may make an agent remember.
 const (
-	maxParked = 64
-	parkTime  = time.Second
+	maxHeldMessages = 64
+	holdTime        = time.Second
 )
 
-// want finds an engine, or begins to look it up; its peers are nil until found has them.
-func (w *writer) want(inc metadata.Incarnation) (*engine, error) {
+// resolve finds an engine, or begins to look it up; its peers are nil until resolved has them.
+func (w *owner) resolve(inc metadata.Incarnation) (*engine, error) {
 	if e := w.engines[inc]; e != nil {
 		return e, nil
 	}
@@ -84,15 +84,15 @@ func (w *writer) want(inc metadata.Incarnation) (*engine, error) {
 	e := &engine{}
 	w.engines[inc] = e
 	w.collected.shifted = true
-	w.lookup(inc, func(records []metadata.Record, err error) { w.found(inc, records, err) })
+	w.lookup(inc, func(records []metadata.Record, err error) { w.resolved(inc, records, err) })
 	return e, nil
 }
 
-// found takes the answer of a look-up and tells everybody who has waited for it. A failed one is forgotten.
-func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err error) {
+// resolved takes the answer of a look-up and goes on with everything that waited for it. An error is not cached.
+func (w *owner) resolved(inc metadata.Incarnation, records []metadata.Record, err error) {
 	e := w.engines[inc]
 	if e == nil || e.peers != nil {
-		return // superseded meanwhile, and told already; or asked for twice, by an agent that was rebuilt meanwhile
+		return // superseded meanwhile, and failed already; or asked for twice, by an agent that was rebuilt meanwhile
 	}
 	w.collected.shifted = true
 	if err == nil && w.newest[inc.Engine].least > inc.Generation {
@@ -112,7 +112,7 @@ func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err 
 		for _, id := range e.offers {
 			w.fail(w.stepProducer, id, err)
 		}
-		w.parked -= len(e.parked)
+		w.held -= len(e.held)
 		if errors.Is(err, ErrSuperseded) {
 			w.gone(inc, w.cfg.SerialStarts)
 		}
@@ -133,7 +133,7 @@ func (w *writer) found(inc metadata.Incarnation, records []metadata.Record, err 
 }
 
 // serveAll goes on with all that has waited for an engine's records.
-func (w *writer) serveAll(e *engine) {
+func (w *owner) serveAll(e *engine) {
 	w.collected.shifted = true
 	expects, offers := e.expects, e.offers
 	e.expects, e.offers = nil, nil
@@ -143,11 +143,11 @@ func (w *writer) serveAll(e *engine) {
 	for _, id := range offers {
 		w.consumers(id, e)
 	}
-	w.unpark(e)
+	w.receiveHeld(e)
 }
 
 // addPeer makes a rank known by its record.
-func (w *writer) addPeer(r metadata.Record) *peer {
+func (w *owner) addPeer(r metadata.Record) *peer {
 	w.lastPeer++
 	p := &peer{id: w.lastPeer, record: r}
 	w.peers[p.id] = p
@@ -155,20 +155,20 @@ func (w *writer) addPeer(r metadata.Record) *peer {
 	return p
 }
 
-// unpark takes in the messages that have waited for an engine's records.
-func (w *writer) unpark(e *engine) {
-	messages := e.parked
-	e.parked = nil
-	w.parked -= len(messages)
+// receiveHeld takes in the messages that have waited for an engine's records.
+func (w *owner) receiveHeld(e *engine) {
+	messages := e.held
+	e.held = nil
+	w.held -= len(messages)
 	for _, m := range messages {
-		if w.now()-m.at <= parkTime {
+		if w.now()-m.at <= holdTime {
 			w.receive(&m.letter)
 		}
 	}
 }
 
-// fail tells a core that a transfer's peer cannot be had.
-func (w *writer) fail(step func(core.Event), id kvplane.TransferID, err error) {
+// fail sends EvUnpaired: the records of a transfer's peer cannot be had.
+func (w *owner) fail(step func(core.Event), id kvplane.TransferID, err error) {
 	reason := kvplane.Handshake
 	var refusal *plan.Refusal
 	switch {
@@ -183,7 +183,7 @@ func (w *writer) fail(step func(core.Event), id kvplane.TransferID, err error) {
 }
 
 // olderThan lists the known incarnations of an engine before one.
-func (w *writer) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
+func (w *owner) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
 	older := map[metadata.Incarnation]bool{}
 	add := func(other metadata.Incarnation) {
 		if other.Engine == inc.Engine && other.Generation < inc.Generation {
@@ -193,7 +193,7 @@ func (w *writer) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
 	for other := range w.engines {
 		add(other)
 	}
-	for _, x := range w.remnants {
+	for _, x := range w.quarantine {
 		add(x.inc)
 	}
 	return slices.SortedFunc(maps.Keys(older), compareIncarnations)
@@ -201,7 +201,7 @@ func (w *writer) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
 
 // gone makes an incarnation void: nothing is sent to it and nothing heard from it any more. Where the
 // transport can fence, nothing of it lands any more either.
-func (w *writer) gone(inc metadata.Incarnation, proof bool) {
+func (w *owner) gone(inc metadata.Incarnation, proof bool) {
 	w.collected.shifted = true
 	w.raise(inc.Engine, inc.Generation+1)
 	for _, older := range w.olderThan(inc) { // void with it, though nothing proves that their processes are gone
@@ -221,7 +221,7 @@ func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 		for _, id := range e.offers {
 			w.fail(w.stepProducer, id, ErrSuperseded)
 		}
-		w.parked -= len(e.parked)
+		w.held -= len(e.held)
 		for _, p := range e.peers {
 			w.release(p)
 		}
@@ -229,11 +229,11 @@ func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 	w.step(core.Event{Kind: core.EvGone, Inc: inc, Proof: proof, Fenced: fenced})
 	switch {
 	case !proof && records != nil:
-		w.vigil.suspects[inc] = records
+		w.liveness.unprovenDead[inc] = records
 		w.watch(w.cfg.Times.Resend)
 	case proof:
-		w.lookAtRemnants(func(x *remnant) bool { return x.inc == inc })
-		delete(w.vigil.suspects, inc)
+		w.recheckQuarantine(func(x *quarantinedTransfer) bool { return x.inc == inc })
+		delete(w.liveness.unprovenDead, inc)
 	}
 	if fenced {
 		w.forgetAll(records)
@@ -241,7 +241,7 @@ func (w *writer) gone(inc metadata.Incarnation, proof bool) {
 }
 
 // fenceAll fences the ranks of an engine and says whether that was possible.
-func (w *writer) fenceAll(records []metadata.Record) bool {
+func (w *owner) fenceAll(records []metadata.Record) bool {
 	f, ok := w.cfg.Transport.(transport.Fencer)
 	if !ok {
 		return false
@@ -256,7 +256,7 @@ func (w *writer) fenceAll(records []metadata.Record) bool {
 }
 
 // forgetAll has the transport forget ranks that it has fenced and that are never connected to again.
-func (w *writer) forgetAll(records []metadata.Record) {
+func (w *owner) forgetAll(records []metadata.Record) {
 	f, ok := w.cfg.Transport.(transport.Fencer)
 	if !ok {
 		return
@@ -267,7 +267,7 @@ func (w *writer) forgetAll(records []metadata.Record) {
 }
 
 // release forgets a peer that is gone, as soon as no write to it is in progress.
-func (w *writer) release(p *peer) {
+func (w *owner) release(p *peer) {
 	if !p.gone || p.writes > 0 {
 		return
 	}
@@ -281,8 +281,8 @@ func (w *writer) release(p *peer) {
 	}
 }
 
-// producers tells the consumer whom a transfer is registered with.
-func (w *writer) producers(id kvplane.TransferID, e *engine) {
+// producers gives the consumer the list of a transfer's producers (EvProducers).
+func (w *owner) producers(id kvplane.TransferID, e *engine) {
 	expected, err := w.expected(e)
 	if err != nil {
 		w.fail(w.stepConsumer, id, err)
@@ -301,7 +301,7 @@ func (w *writer) producers(id kvplane.TransferID, e *engine) {
 }
 
 // expected returns whom this rank hears from in transfers with an engine.
-func (w *writer) expected(e *engine) ([]plan.Producer, error) {
+func (w *owner) expected(e *engine) ([]plan.Producer, error) {
 	var err error
 	if e.expected == nil {
 		e.expected, err = plan.Producers(e.records, w.self, w.cfg.Allow)
@@ -309,8 +309,8 @@ func (w *writer) expected(e *engine) ([]plan.Producer, error) {
 	return e.expected, err
 }
 
-// consumers tells the producer whom it owes a completion.
-func (w *writer) consumers(id kvplane.TransferID, e *engine) {
+// consumers gives the producer the list of consumers that an offer owes a write (EvConsumers).
+func (w *owner) consumers(id kvplane.TransferID, e *engine) {
 	if e.owed == nil {
 		var err error
 		if e.owed, err = plan.Consumers(w.self, e.records, w.cfg.Allow); err != nil {
@@ -332,7 +332,7 @@ func (w *writer) consumers(id kvplane.TransferID, e *engine) {
 
 // connect makes the transport know a peer, unless it does or a pause before the next attempt is running. While writes over a
 // lost connection have not ended there is only the next attempt.
-func (w *writer) connect(p *peer) error {
+func (w *owner) connect(p *peer) error {
 	if p.connected || p.retry > 0 {
 		return nil
 	}
@@ -346,7 +346,7 @@ func (w *writer) connect(p *peer) error {
 	err := w.cfg.Transport.Connect(p.record)
 	switch {
 	case errors.Is(err, transport.ErrBusy):
-		w.again(p)
+		w.retryConnect(p)
 		return nil
 	case err != nil:
 		return err
@@ -356,8 +356,8 @@ func (w *writer) connect(p *peer) error {
 	return nil
 }
 
-// again plans the next attempt to reach a peer.
-func (w *writer) again(p *peer) {
+// retryConnect plans the next attempt to reach a peer.
+func (w *owner) retryConnect(p *peer) {
 	if p.connected || p.gone || p.retry > 0 {
 		return
 	}
@@ -365,12 +365,12 @@ func (w *writer) again(p *peer) {
 	p.attempts++
 	w.timers.Set(p)
 	if p.attempts > 3 {
-		w.doubt(p)
+		w.suspectStale(p)
 	}
 }
 
 // reconnect is the next attempt. That it works is known when the peer speaks; the cores send at once all the same.
-func (w *writer) reconnect(p *peer) {
+func (w *owner) reconnect(p *peer) {
 	p.retry = 0
 	if p.gone || p.connected {
 		return
@@ -378,32 +378,32 @@ func (w *writer) reconnect(p *peer) {
 	if err := w.connect(p); err != nil {
 		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
 		w.step(core.Event{Kind: core.EvUnreachable, Peer: p.id, Detail: err.Error()})
-		w.again(p)
+		w.retryConnect(p)
 	}
 }
 
-// lost takes the transport's word that a connection has ended.
-func (w *writer) lost(agent string, err error) {
+// lost handles the end of a connection.
+func (w *owner) lost(agent string, err error) {
 	p := w.agents[agent]
 	if p == nil || !p.connected {
 		return
 	}
 	w.log.Info("kvplane: connection lost", "peer", agent, "err", err)
 	w.cfg.Transport.Disconnect(agent)
-	p.connected, p.unsure = false, true
+	p.connected, p.maybeRebuilt = false, true
 	w.step(core.Event{Kind: core.EvDown, Peer: p.id})
 	w.watch(w.cfg.Times.Resend)
 }
 
-// doubt asks the directory whether a silent peer's engine has been started anew or its rank rebuilt, at most every
+// suspectStale asks the directory whether a silent peer's engine has been started anew or its rank rebuilt, at most every
 // Times.Pause.
-func (w *writer) doubt(p *peer) {
+func (w *owner) suspectStale(p *peer) {
 	now := w.now()
-	if p.gone || p.doubted > 0 && now-p.doubted < w.cfg.Times.Pause {
+	if p.gone || p.suspectedAt > 0 && now-p.suspectedAt < w.cfg.Times.Pause {
 		return
 	}
-	p.doubted = now
+	p.suspectedAt = now
 	if e := w.engines[p.record.Incarnation]; e != nil {
-		w.renew(p.record.Incarnation, e)
+		w.refresh(p.record.Incarnation, e)
 	}
 }

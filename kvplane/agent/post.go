@@ -20,8 +20,8 @@ const slowPost = 200 * time.Millisecond
 // for each place, depending on how many it can merge, 0.02 to 0.002 µs.
 const mergedPays = 64
 
-// write plans and posts one write.
-func (w *writer) write(p *peer, x *core.Effect) {
+// planAndPost plans and posts one write.
+func (w *owner) planAndPost(p *peer, x *core.Effect) {
 	began := w.now()
 	refuse := func(reason kvplane.Reason, detail string) {
 		w.stepProducer(core.Event{Kind: core.EvRefused, Peer: p.id, Seq: x.Seq, ID: x.ID, Reason: reason, Detail: detail})
@@ -77,9 +77,9 @@ func reasonOf(r *plan.Refusal) kvplane.Reason {
 	return kvplane.Short
 }
 
-// submit gives the planned write to the transport: as places, where it has been told them and they are the cheaper.
-func (w *writer) submit(p *peer, x *core.Effect) error {
-	done := w.seal(p, &wire.Message{Kind: wire.KindDone, Seq: x.Seq, Status: wire.Status{State: wire.Done, Tokens: x.Offer.Tokens}})
+// submit gives the planned write to the transport: as places, where those are prepared and cheaper.
+func (w *owner) submit(p *peer, x *core.Effect) error {
+	done := w.encode(p, &wire.Message{Kind: wire.KindDone, Seq: x.Seq, Status: wire.Status{State: wire.Done, Tokens: x.Offer.Tokens}})
 	t, ok := w.cfg.Transport.(transport.Preparer)
 	if ok && p.plan.Copies() <= mergedPays*len(w.ranges) {
 		local, remote := p.plan.Places()

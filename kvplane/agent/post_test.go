@@ -103,7 +103,7 @@ func TestPostSlow(t *testing.T) {
 		takes := slowPost
 		var log bytes.Buffer
 		p, d, _ := pairOf(t, func() transport.Transport { return &slowFake{net.transport(), &takes} }, side(1), side(1), kvplane.Times{})
-		w := p.agents[0].writer
+		w := p.agents[0].owner
 		w.post(func() { w.log = slog.New(slog.NewTextHandler(&log, nil)) })
 		hand := func() kvplane.TransferID {
 			id := kvplane.NewTransferID()

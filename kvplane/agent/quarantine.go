@@ -12,7 +12,7 @@ import (
 // Quarantine is what one peer may still write here: blocks of failed transfers.
 type Quarantine struct {
 	Blocks  int     `json:"blocks"`
-	Near    int     `json:"near"`    // of these: what no Rebuild frees, because the peer may copy by itself: on this host, between GPUs, or through a transport that could not be closed
+	Near    int     `json:"near"`    // of these: what no Rebuild frees, because the peer may copy without this transport: on this host, between GPUs, or through a transport that could not be closed
 	Seconds float64 `json:"seconds"` // since the first of them failed
 }
 
@@ -23,8 +23,8 @@ type pending struct {
 	failed time.Duration // when it failed; 0 is not
 }
 
-// quarantined sums up, by engine id, what may still be written here though nobody waits for it.
-func (w *writer) quarantined() map[string]Quarantine {
+// quarantined sums up, by engine id, what may still be written here for failed transfers.
+func (w *owner) quarantined() map[string]Quarantine {
 	out := map[string]Quarantine{}
 	_, fences := w.cfg.Transport.(transport.Fencer)
 	for id, a := range w.awaited {
@@ -33,7 +33,7 @@ func (w *writer) quarantined() map[string]Quarantine {
 		}
 		q := out[a.inc.ID()]
 		q.Blocks += a.blocks
-		if w.remnants[id] != nil || !fences && w.neighbours(w.recordsOf(a.inc)) {
+		if w.quarantine[id] != nil || !fences && w.anyMayCopyDirectly(w.recordsOf(a.inc)) {
 			q.Near += a.blocks
 		}
 		q.Seconds = max(q.Seconds, (w.now() - a.failed).Seconds())
@@ -42,8 +42,8 @@ func (w *writer) quarantined() map[string]Quarantine {
 	return out
 }
 
-// account keeps the books by what the cores report.
-func (w *writer) account(x *core.Effect) {
+// account updates the counts with a report.
+func (w *owner) account(x *core.Effect) {
 	switch x.Report {
 	case kvplane.Ready:
 		delete(w.awaited, x.ID)
@@ -62,7 +62,7 @@ func (w *writer) account(x *core.Effect) {
 }
 
 // owe counts the offers that engines have not come for yet.
-func (w *writer) owe(inc metadata.Incarnation, n int) {
+func (w *owner) owe(inc metadata.Incarnation, n int) {
 	if w.owing[inc] += n; w.owing[inc] <= 0 {
 		delete(w.owing, inc)
 	}

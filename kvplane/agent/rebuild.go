@@ -33,7 +33,7 @@ var ErrTooSoon = errors.New("the agent was rebuilt less than a minute ago")
 // error means that nothing has changed. t is the agent's from then on, and the caller's if there was an error.
 func (a *Agent) Rebuild(t transport.Transport) (metadata.Record, error) {
 	answer := make(chan error, 1)
-	if !a.writer.post(func() { answer <- a.rebuild(t) }) {
+	if !a.owner.post(func() { answer <- a.rebuild(t) }) {
 		return metadata.Record{}, transport.ErrClosed
 	}
 	select {
@@ -58,7 +58,7 @@ func (a *Agent) outcome(err error) (metadata.Record, error) {
 
 // rebuild runs on the owner's goroutine.
 func (a *Agent) rebuild(t transport.Transport) error {
-	w := a.writer
+	w := a.owner
 	if now := w.now(); w.rebuilt > 0 && now-w.rebuilt < rebuildPause {
 		return fmt.Errorf("kvplane: agent %s: %w", w.self.Agent, ErrTooSoon)
 	}
@@ -86,45 +86,45 @@ func (a *Agent) rebuild(t transport.Transport) error {
 }
 
 // replace ends what the owner has under its old name and begins anew under another one, with a transport that is open.
-func (w *writer) replace(self metadata.Record, h host, t transport.Transport) {
+func (w *owner) replace(self metadata.Record, h host, t transport.Transport) {
 	w.step(core.Event{Kind: core.EvClose})
-	w.tellSettled()
+	w.sendAcks()
 	w.poll() // so that what was said last may leave
-	err := w.sever()
+	err := w.closeTransport()
 	if err != nil {
 		w.log.Error("kvplane: the old transport could not be closed; blocks stay held", "writing", len(w.writes), "quarantined", w.quarantined(), "err", err)
 	}
-	w.leave(err == nil)
+	w.quarantineUnsafe(err == nil)
 	w.self, w.host, w.cfg.Transport = self, h, t
 	w.log = w.cfg.Log.With("agent", self.Agent)
 	producer, consumer := w.producer, w.consumer
 	w.reset()
-	w.producer.KeepSpent(producer, w.now()) // an id serves once, under whatever name
-	w.consumer.KeepSafe(consumer, w.now())
+	w.producer.KeepTombstones(producer, w.now()) // an id serves once, under whatever name
+	w.consumer.KeepTombstones(consumer, w.now())
 	w.rebuilt = w.now()
-	if len(w.remnants) > 0 {
+	if len(w.quarantine) > 0 {
 		w.watch(w.cfg.Times.Resend)
 	}
 }
 
-// remnant is a failed transfer of an agent that was rebuilt, in whose blocks a near process may still write.
-type remnant struct {
+// quarantinedTransfer is a failed transfer of an agent that was rebuilt, in whose blocks a near process may still write.
+type quarantinedTransfer struct {
 	last core.Effect // the report that ends it
 	inc  metadata.Incarnation
 	near []metadata.Record // the ranks that may
 }
 
-// leave keeps what is not safe though the agent that it came through is gone. Where no rank that is not proven dead is near,
+// quarantineUnsafe keeps what is not safe though the agent that it came through is gone. Where no rank that is not proven dead is near,
 // nothing lands any more, if the transport is closed.
-func (w *writer) leave(closed bool) {
+func (w *owner) quarantineUnsafe(closed bool) {
 	for _, id := range slices.SortedFunc(maps.Keys(w.awaited), kvplane.TransferID.Compare) {
 		last, from, ok := w.consumer.Unsafe(id)
-		if !ok || w.remnants[id] != nil {
+		if !ok || w.quarantine[id] != nil {
 			continue
 		}
-		x := &remnant{inc: from, last: last}
+		x := &quarantinedTransfer{inc: from, last: last}
 		for _, record := range w.recordsOf(from) {
-			if !closed || w.neighbour(record) {
+			if !closed || w.mayCopyDirectly(record) {
 				x.near = append(x.near, record)
 			}
 		}
@@ -132,19 +132,19 @@ func (w *writer) leave(closed bool) {
 			w.report(&x.last)
 			continue
 		}
-		w.remnants[id] = x
+		w.quarantine[id] = x
 	}
 }
 
-// lookAtRemnants ends those whose writers are all proven dead, and says whether the others may come to be.
-func (w *writer) lookAtRemnants(proven func(*remnant) bool) (again bool) {
-	for _, id := range slices.SortedFunc(maps.Keys(w.remnants), kvplane.TransferID.Compare) {
-		x := w.remnants[id]
+// recheckQuarantine ends those whose writers are all proven dead, and says whether the others may come to be.
+func (w *owner) recheckQuarantine(proven func(*quarantinedTransfer) bool) (again bool) {
+	for _, id := range slices.SortedFunc(maps.Keys(w.quarantine), kvplane.TransferID.Compare) {
+		x := w.quarantine[id]
 		if !proven(x) {
 			again = again || local(w.self.Process, x.near)
 			continue
 		}
-		delete(w.remnants, id)
+		delete(w.quarantine, id)
 		w.report(&x.last)
 	}
 	return again
@@ -164,11 +164,11 @@ func agentEpoch(name string) (base string, epoch uint64) {
 	return name[:at], n
 }
 
-// renewPause is the least time between two look-ups of an engine whose ranks may have been rebuilt.
-const renewPause = 200 * time.Millisecond
+// refreshPause is the least time between two look-ups of an engine whose ranks may have been rebuilt.
+const refreshPause = 200 * time.Millisecond
 
-// renewable says that an unknown agent may be one that a known engine's rank has been rebuilt as.
-func (e *engine) renewable(agent string) bool {
+// mayBeRebuiltAs says that an unknown agent may be one that a known engine's rank has been rebuilt as.
+func (e *engine) mayBeRebuiltAs(agent string) bool {
 	base, epoch := agentEpoch(agent)
 	return slices.ContainsFunc(e.peers, func(p *peer) bool {
 		known, at := agentEpoch(p.record.Agent)
@@ -176,15 +176,15 @@ func (e *engine) renewable(agent string) bool {
 	})
 }
 
-// renew looks a known engine's records up again, one look-up at a time.
-func (w *writer) renew(inc metadata.Incarnation, e *engine) {
+// refresh looks a known engine's records up again, one look-up at a time.
+func (w *owner) refresh(inc metadata.Incarnation, e *engine) {
 	now := w.now()
-	if e.renewing || e.renewed > 0 && now-e.renewed < renewPause {
+	if e.refreshing || e.refreshedAt > 0 && now-e.refreshedAt < refreshPause {
 		return
 	}
-	e.renewing, e.renewed = true, now
+	e.refreshing, e.refreshedAt = true, now
 	w.lookup(inc, func(records []metadata.Record, err error) {
-		e.renewing = false
+		e.refreshing = false
 		if w.engines[inc] != e {
 			return // void meanwhile
 		}
@@ -193,28 +193,28 @@ func (w *writer) renew(inc metadata.Incarnation, e *engine) {
 			return
 		}
 		if err == nil {
-			w.renewedAs(e, records)
+			w.replaceRebuilt(e, records)
 		}
 		for _, p := range e.peers {
-			p.unsure = false
+			p.maybeRebuilt = false
 		}
 		w.serveAll(e)
 	})
 }
 
-// unsure says that an engine is looked up again before a transfer begins with it: a rank that was lost may have been
+// refreshIfStale says that an engine is looked up again before a transfer begins with it: a rank that was lost may have been
 // rebuilt, and a transfer with its old agent would fail.
-func (w *writer) unsure(inc metadata.Incarnation, e *engine) bool {
-	if slices.ContainsFunc(e.peers, func(p *peer) bool { return p.unsure }) {
-		w.renew(inc, e)
+func (w *owner) refreshIfStale(inc metadata.Incarnation, e *engine) bool {
+	if slices.ContainsFunc(e.peers, func(p *peer) bool { return p.maybeRebuilt }) {
+		w.refresh(inc, e)
 	}
-	return e.renewing
+	return e.refreshing
 }
 
-// renewedAs puts the agents that ranks have been rebuilt as in the place of the old ones. Never an older one.
-func (w *writer) renewedAs(e *engine, records []metadata.Record) {
+// replaceRebuilt puts the agents that ranks have been rebuilt as in the place of the old ones. Never an older one.
+func (w *owner) replaceRebuilt(e *engine, records []metadata.Record) {
 	for i, r := range records {
-		if i >= len(e.peers) || r.Rank != e.records[i].Rank || !e.renewable(r.Agent) || w.agents[r.Agent] != nil {
+		if i >= len(e.peers) || r.Rank != e.records[i].Rank || !e.mayBeRebuiltAs(r.Agent) || w.agents[r.Agent] != nil {
 			continue
 		}
 		old := e.peers[i]
@@ -226,7 +226,7 @@ func (w *writer) renewedAs(e *engine, records []metadata.Record) {
 		e.records[i] = r
 		e.expected, e.owed, e.tailed = nil, nil, false
 		e.peers[i] = w.addPeer(r)
-		// Its record is published only after its old transport was closed, so this is also its word that nothing it
+		// Its record is published only after its old transport was closed, so none of the writes that the old agent
 		// had posted is in progress.
 		w.step(core.Event{Kind: core.EvGone, Peer: old.id, Inc: r.Incarnation, Proof: true, Fenced: fenced})
 		w.forgetAll(before)

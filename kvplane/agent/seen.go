@@ -26,8 +26,8 @@ func SeenBounds() [6]time.Duration {
 // unknowable is the time between two looks beyond which the earlier one says nothing of when a thing came.
 const unknowable = 50 * time.Millisecond
 
-// saw counts what the last poll has taken in; without a stamp it was not here before since.
-func (w *writer) saw(since time.Duration) {
+// countWaiting counts what the last poll has taken in; without a stamp it was not here before since.
+func (w *owner) countWaiting(since time.Duration) {
 	waited := w.now() - since
 	for i := range w.incoming {
 		switch at := w.incoming[i].At; {

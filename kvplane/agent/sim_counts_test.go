@@ -83,14 +83,14 @@ func (c *simCounts) String() string {
 
 // watched counts by what failed transfers become safe.
 func (n *simNode) watched(real applier) applier {
-	return func(q queued, out []core.Effect) []core.Effect {
+	return func(q delivery, out []core.Effect) []core.Effect {
 		if q.producer {
 			out = real(q, out)
 			n.checkPaired(out)
 			return out
 		}
 		how := "made safe by " + q.event.Kind.String()
-		if s := n.w.consumer.Sessions[q.event.Peer]; q.event.Kind == core.EvDrained && s != nil && s.Proof {
+		if s := n.w.consumer.Sessions[q.event.Peer]; q.event.Kind == core.EvFlushed && s != nil && s.Proof {
 			how += " after a proof"
 		}
 		out = real(q, out)

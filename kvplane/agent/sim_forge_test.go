@@ -27,8 +27,8 @@ func (s *sim) forge(l *simLink) {
 	if err != nil {
 		s.fail("panic", "a forger's session: %v", err)
 	}
-	e := wire.Envelope{From: from.Incarnation, Agent: from.Agent, To: to.Agent}
-	body := session.Sign(wire.Seal(nil, e, wire.Append(nil, m)))
+	e := wire.Header{From: from.Incarnation, Agent: from.Agent, To: to.Agent}
+	body := session.AppendMAC(wire.Encode(nil, e, wire.Append(nil, m)))
 	in := transport.Incoming{Kind: transport.MessageReceived, Agent: l.as, Body: body}
 	to0 := l.to
 	refused := to0.w.drops[core.DropForged]
@@ -54,13 +54,13 @@ func (n *simNode) lie(from *simNode, d *rand.Rand) *wire.Message {
 			return nil
 		}
 		r := in.Order.All[d.IntN(len(in.Order.All))]
-		return &wire.Message{Kind: wire.KindFloor, Floor: r.Seq + 1 + d.Uint64N(3)}
+		return &wire.Message{Kind: wire.KindAck, LowWater: r.Seq + 1 + d.Uint64N(3)}
 	}
 	out := n.w.consumer.Sessions[p.id]
-	if out == nil || out.Last < out.Floor {
+	if out == nil || out.Last < out.LowWater {
 		return nil
 	}
-	m := &wire.Message{Kind: wire.KindStatus, Seq: out.Floor + d.Uint64N(out.Last-out.Floor+1), Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Dead}}
+	m := &wire.Message{Kind: wire.KindStatus, Seq: out.LowWater + d.Uint64N(out.Last-out.LowWater+1), Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Dead}}
 	if d.IntN(2) == 0 {
 		m.Status = wire.Status{State: wire.Done, Tokens: 64}
 	}

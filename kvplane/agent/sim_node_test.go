@@ -22,7 +22,7 @@ type simNode struct {
 	run       *simRun
 	rank      metadata.Rank
 	record    metadata.Record
-	w         *writer
+	w         *owner
 	t         *simTransport
 	memory    *simMemory
 	base      time.Duration // its clock's reading at its start
@@ -76,7 +76,7 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 	if s.tracing {
 		cfg.Log = slog.New(slog.NewTextHandler(&simLog{n}, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: simLogAttr}))
 	}
-	n.w = newWriter(s.ctx, cfg, n.record, simHost(n))
+	n.w = newOwner(s.ctx, cfg, n.record, simHost(n))
 	if s.caps != (core.Bounds{}) {
 		n.w.producer.Bounds = s.caps
 	}
@@ -208,8 +208,8 @@ func (n *simNode) turn() {
 		}
 	}
 	n.checkAbandoned()
-	if n.closing && n.w.wound() {
-		if err := n.w.sever(); err != nil {
+	if n.closing && n.w.shutdownDone() {
+		if err := n.w.closeTransport(); err != nil {
 			n.s.fail("panic", "close: %v", err)
 		}
 		n.s.counts.reach("closed in order")
@@ -228,7 +228,7 @@ func (n *simNode) turn() {
 // made to look for nothing.
 func (n *simNode) polls() bool {
 	if n.pause <= n.s.now && n.clock()-n.w.active >= grace {
-		n.w.looked = n.clock()
+		n.w.polledAt = n.clock()
 	}
 	return !n.s.polled || n.w.outstanding()
 }

@@ -166,7 +166,7 @@ func (c *simScheduler) rings(n *simNode) {
 }
 
 func (n *simNode) collect() sched.RankReport {
-	a := &Agent{writer: n.w, record: n.record}
+	a := &Agent{owner: n.w, record: n.record}
 	return a.Collect()
 }
 

@@ -40,22 +40,22 @@ func (r *simRun) settled() {
 		st := n.w.status()
 		regs := 0
 		for _, in := range n.w.producer.Sessions {
-			for _, reg := range in.Regs {
-				if reg.State != core.RegEnded {
+			for _, reg := range in.Requests {
+				if reg.State != core.RequestEnded {
 					regs++
 				}
 			}
 		}
 		links := 0
 		for _, out := range n.w.consumer.Sessions {
-			links += len(out.Links)
+			links += len(out.Producers)
 		}
 		switch {
 		case st.Offers+st.Expectations+st.HeldBlocks+st.PinnedBlocks+st.Writing+regs+links+len(st.Quarantined) > 0:
 			s.fail("L2", "%s holds %+v, %d registrations not ended, %d links", n.record.Agent, st, regs, links)
-		case len(n.w.producer.Given)+len(n.w.consumer.Receipts)+n.w.parked+len(n.w.sent) > 0:
+		case len(n.w.producer.Outgoing)+len(n.w.consumer.Incoming)+n.w.held+len(n.w.sent) > 0:
 			s.fail("L2", "%s remembers %d offers, %d expectations, %d messages, %d sums", n.record.Agent,
-				len(n.w.producer.Given), len(n.w.consumer.Receipts), n.w.parked, len(n.w.sent))
+				len(n.w.producer.Outgoing), len(n.w.consumer.Incoming), n.w.held, len(n.w.sent))
 		case n.w.next() > 0:
 			s.fail("L3", "%s is idle and has a timer", n.record.Agent)
 		case s.polled && n.polls() && n.clock()-n.w.active > 2*grace:

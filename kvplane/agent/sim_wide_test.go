@@ -25,7 +25,7 @@ func (s *sim) widen() {
 		return
 	}
 	if small := r.IntN(4) == 0; small || s.opts.tables {
-		s.caps = core.Bounds{Early: 2 + r.IntN(7), Registrations: 2 + r.IntN(7), Given: 2 + r.IntN(7)}
+		s.caps = core.Bounds{Early: 2 + r.IntN(7), Requests: 2 + r.IntN(7), Outgoing: 2 + r.IntN(7)}
 	}
 	s.prepares = r.IntN(2) == 0
 	if r.IntN(8) == 0 {
@@ -104,7 +104,7 @@ func (s *sim) bursts() {
 func (n *simNode) checkPaired(out []core.Effect) {
 	for i := range out {
 		x := &out[i]
-		if x.Do != core.DoRegister && x.Do != core.DoPost {
+		if x.Do != core.DoWriteRequest && x.Do != core.DoPost {
 			continue
 		}
 		if p := n.w.peers[x.Peer]; p != nil && n.s.agents[p.record.Agent].run.engine.shape.odd != n.run.engine.shape.odd {
@@ -119,7 +119,7 @@ func (n *simNode) checkPaired(out []core.Effect) {
 		if x.Do == core.DoStatus && x.Status.State == wire.NotBegun && x.Status.Reason == kvplane.Full {
 			n.s.counts.reach("number refused as full")
 		}
-		if x.Do == core.DoDrop && x.Drop == core.DropFloor || x.Do == core.DoStatus && x.Status.Reason == kvplane.Spent && x.Status.State >= wire.NotBegun {
+		if x.Do == core.DoDrop && x.Drop == core.DropSettled || x.Do == core.DoStatus && x.Status.Reason == kvplane.Spent && x.Status.State >= wire.NotBegun {
 			n.s.counts.reach("repeat of a refused number")
 		}
 	}
@@ -155,7 +155,7 @@ func (s *sim) replaceEndless() {
 }
 
 func (n *simNode) keepsFor(inc metadata.Incarnation) bool {
-	for _, x := range n.w.remnants { // any of them will do: the order does not matter
+	for _, x := range n.w.quarantine { // any of them will do: the order does not matter
 		if x.inc == inc {
 			return true
 		}

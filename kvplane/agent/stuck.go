@@ -12,7 +12,7 @@ type stuck struct{ wake time.Duration }
 func (s *stuck) Due() time.Duration { return s.wake }
 
 // posted notes that a write is in progress from now on.
-func (w *writer) posted(x *write) {
+func (w *owner) posted(x *write) {
 	x.at = w.now()
 	w.writes[w.lastID] = x
 	x.peer.writes++
@@ -25,16 +25,16 @@ func (w *writer) posted(x *write) {
 }
 
 // unposted notes that a write has ended.
-func (w *writer) unposted(id uint64) {
+func (w *owner) unposted(id uint64) {
 	w.writes[id].peer.writes--
 	delete(w.writes, id)
 	if len(w.writes) == 0 {
-		w.stuck.wake = 0 // nobody sleeps on a timer for nothing
+		w.stuck.wake = 0 // no timer without a write
 	}
 }
 
 // lookForStuck logs each stuck write once.
-func (w *writer) lookForStuck() {
+func (w *owner) lookForStuck() {
 	w.stuck.wake = 0
 	now := w.now()
 	for _, x := range w.writes {
@@ -51,7 +51,7 @@ func (w *writer) lookForStuck() {
 }
 
 // stuckWrites counts them by engine id.
-func (w *writer) stuckWrites() map[string]int {
+func (w *owner) stuckWrites() map[string]int {
 	out, now := map[string]int{}, w.now()
 	for _, x := range w.writes {
 		if now-x.at >= stuckAfter {

@@ -11,7 +11,7 @@ import (
 
 // tail returns the ranges of this rank's memory, in Local, that nobody has written in a transfer's last blocks though
 // they are Ready, sorted and merged: nil unless blocks here are larger than the producer's.
-func (w *writer) tail(x *core.Effect) []kvplane.Range {
+func (w *owner) tail(x *core.Effect) []kvplane.Range {
 	e := w.engines[x.Expect.Peer]
 	if e == nil || x.Tokens == 0 {
 		return nil
@@ -39,7 +39,7 @@ func (w *writer) tail(x *core.Effect) []kvplane.Range {
 }
 
 // tails plans for one rank of each stage of an engine that leaves something in this rank's blocks.
-func (w *writer) tails(e *engine) []*plan.Pair {
+func (w *owner) tails(e *engine) []*plan.Pair {
 	var out []*plan.Pair
 	stages := map[int]bool{}
 	expected, err := w.expected(e) // asked for again: a rank of the engine may have been rebuilt since the transfer began
@@ -51,7 +51,7 @@ func (w *writer) tails(e *engine) []*plan.Pair {
 			continue
 		}
 		stages[x.Record.Rank.PP] = true
-		if q, err := plan.New(x.Record, w.self, w.cfg.Allow); err == nil && q.LeavesRest() { // P has been told of errors
+		if q, err := plan.New(x.Record, w.self, w.cfg.Allow); err == nil && q.LeavesRest() { // P has got the error
 			out = append(out, q)
 		}
 	}

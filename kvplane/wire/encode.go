@@ -16,15 +16,15 @@ import (
 // ErrMalformed says that bytes are no message.
 var ErrMalformed = errors.New("kvplane: malformed message")
 
-// Append encodes m behind dst. Block ids travel as runs (start, count).
+// Append encodes m to dst. Block ids travel as runs (start, count).
 func Append(dst []byte, m *Message) []byte {
 	dst = append(dst, byte(m.Kind))
-	dst = binary.AppendUvarint(dst, m.Floor)
+	dst = binary.AppendUvarint(dst, m.LowWater)
 	if m.Kind.numbered() {
 		dst = binary.AppendUvarint(dst, m.Seq)
 	}
 	switch m.Kind {
-	case KindRegister:
+	case KindWriteRequest:
 		dst = append(dst, m.ID[:]...)
 		dst = binary.AppendUvarint(dst, uint64(m.Need[0]))
 		dst = binary.AppendUvarint(dst, uint64(m.Need[1]))
@@ -42,30 +42,30 @@ func Append(dst []byte, m *Message) []byte {
 	case KindCancel:
 		dst = append(dst, m.ID[:]...)
 		dst = varint.AppendText(dst, cut(m.Why))
-	case KindFloor:
+	case KindAck:
 		dst = binary.AppendUvarint(dst, uint64(len(m.Settled)))
 		for _, seq := range m.Settled {
 			dst = binary.AppendUvarint(dst, seq)
 		}
-	case KindBeat:
-		dst = binary.AppendUvarint(dst, uint64(len(m.Beats)))
-		for i := range m.Beats {
-			dst = binary.AppendUvarint(dst, m.Beats[i].Seq)
-			dst = append(dst, m.Beats[i].ID[:]...)
+	case KindHeartbeat:
+		dst = binary.AppendUvarint(dst, uint64(len(m.Lines)))
+		for i := range m.Lines {
+			dst = binary.AppendUvarint(dst, m.Lines[i].Seq)
+			dst = append(dst, m.Lines[i].ID[:]...)
 		}
-	case KindBeatAck:
-		dst = binary.AppendUvarint(dst, uint64(len(m.Beats)))
-		for i := range m.Beats {
-			dst = appendAnswer(dst, &m.Beats[i])
+	case KindHeartbeatAck:
+		dst = binary.AppendUvarint(dst, uint64(len(m.Lines)))
+		for i := range m.Lines {
+			dst = appendAnswer(dst, &m.Lines[i])
 		}
 	}
 	return dst
 }
 
-// numbered says that messages of this kind are about one registration.
+// numbered says that messages of this kind have a Seq: they are about one write request.
 func (k Kind) numbered() bool { return k <= KindCancel }
 
-func appendAnswer(dst []byte, b *Beat) []byte {
+func appendAnswer(dst []byte, b *HeartbeatLine) []byte {
 	dst = binary.AppendUvarint(dst, b.Seq)
 	if b.Seq == 0 {
 		dst = append(dst, b.ID[:]...)
@@ -108,7 +108,7 @@ func Parse(b []byte) (*Message, error) { return ParseWithin(b, nil) }
 // nil takes any.
 func ParseWithin(b []byte, room []int) (*Message, error) {
 	r := varint.Read(b)
-	m := &Message{Kind: Kind(r.Byte()), Floor: r.Uvarint(^uint64(0))}
+	m := &Message{Kind: Kind(r.Byte()), LowWater: r.Uvarint(^uint64(0))}
 	body := r.Rest()
 	if m.Kind.numbered() {
 		m.Seq = r.Uvarint(^uint64(0))
@@ -117,7 +117,7 @@ func ParseWithin(b []byte, room []int) (*Message, error) {
 		}
 	}
 	switch m.Kind {
-	case KindRegister:
+	case KindWriteRequest:
 		copy(m.ID[:], r.Bytes(len(m.ID)))
 		m.Need[0] = int(r.Uvarint(transfer.MaxTokens))
 		m.Need[1] = int(r.Uvarint(transfer.MaxTokens))
@@ -137,7 +137,7 @@ func ParseWithin(b []byte, room []int) (*Message, error) {
 	case KindCancel:
 		copy(m.ID[:], r.Bytes(len(m.ID)))
 		m.Why = r.Text(MaxDetail)
-	case KindFloor:
+	case KindAck:
 		n := r.Uvarint(MaxSettled)
 		if n <= uint64(len(r.Rest())) { // each takes a byte at least
 			m.Settled = make([]uint64, 0, n)
@@ -145,13 +145,13 @@ func ParseWithin(b []byte, room []int) (*Message, error) {
 		for i := uint64(0); i < n && !r.Failed(); i++ {
 			m.Settled = append(m.Settled, r.Uvarint(^uint64(0)))
 		}
-	case KindBeat, KindBeatAck:
-		n := r.Uvarint(MaxBeats)
+	case KindHeartbeat, KindHeartbeatAck:
+		n := r.Uvarint(MaxLines)
 		if n <= uint64(len(r.Rest())) {
-			m.Beats = make([]Beat, 0, n)
+			m.Lines = make([]HeartbeatLine, 0, n)
 		}
 		for i := uint64(0); i < n && !r.Failed(); i++ {
-			m.Beats = append(m.Beats, readBeat(&r, m.Kind))
+			m.Lines = append(m.Lines, readLine(&r, m.Kind))
 		}
 	case KindBye:
 	default:
@@ -163,12 +163,12 @@ func ParseWithin(b []byte, room []int) (*Message, error) {
 	return m, nil
 }
 
-func readBeat(r *varint.Reader, kind Kind) Beat {
-	b := Beat{Seq: r.Uvarint(^uint64(0))}
-	if kind == KindBeat || b.Seq == 0 {
+func readLine(r *varint.Reader, kind Kind) HeartbeatLine {
+	b := HeartbeatLine{Seq: r.Uvarint(^uint64(0))}
+	if kind == KindHeartbeat || b.Seq == 0 {
 		copy(b.ID[:], r.Bytes(len(b.ID)))
 	}
-	if kind == KindBeat {
+	if kind == KindHeartbeat {
 		return b
 	}
 	b.Status.State = State(r.Byte())

@@ -1,6 +1,8 @@
-// Package wire has what two agents say to each other: messages and their bytes, the envelope that names sender and receiver, and the code
-// that only the two can compute. It believes nothing that it reads, and decides nothing. Package agent uses it; docs/kvplane.md has the
-// table of messages.
+// Package wire encodes the messages between two agents. It owns the bytes and their bounds, and decides nothing.
+//
+// Read in this order: message.go has the messages (docs/kvplane.md has them as a table), encode.go turns one into bytes, header.go puts
+// sender and receiver in front, session.go adds a MAC that only the two agents can compute. The packet then goes to the transport. On the
+// other side Decode, Session.Verify and ParseWithin undo this; package agent calls them in owner.go.
 package wire
 
 import (
@@ -9,26 +11,26 @@ import (
 	"pdrouter/kvplane"
 )
 
-// Message is what two agents say to each other; docs/kvplane.md has the table. Which fields count depends on kind.
+// Message is one message between two agents. Which of its fields are sent depends on Kind.
 type Message struct {
-	Kind    Kind
-	Floor   uint64 // D to P: the lowest number that D has not settled
-	Seq     uint64
-	ID      kvplane.TransferID
-	Need    [2]int
-	Groups  []kvplane.BlockList
-	Ticket  [16]byte      // register: digest of the gateway's ticket; zero is none
-	Hash    [16]byte      // register: of the prompt's token ids; zero is not known
-	Wait    time.Duration // register: what is left of D's patience, whole milliseconds
-	Digest  [16]byte      // register: of everything but floor and wait; filled in by parseMessage
-	Status  Status
-	Why     string   // cancel
-	Settled []uint64 // floor: numbers above the floor that D has settled
-	Beats   []Beat   // beat, beat_ack
+	Kind     Kind
+	LowWater uint64 // D to P: the lowest number that D has not settled
+	Seq      uint64
+	ID       kvplane.TransferID
+	Need     [2]int
+	Groups   []kvplane.BlockList
+	Ticket   [16]byte      // write request: digest of the gateway's ticket; zero is none
+	Hash     [16]byte      // write request: of the prompt's token ids; zero is not known
+	Wait     time.Duration // write request: what is left of D's patience, whole milliseconds
+	Digest   [16]byte      // write request: of everything but low-water mark and wait; filled in by ParseWithin
+	Status   Status
+	Why      string          // cancel
+	Settled  []uint64        // ack: numbers above the low-water mark that D has settled
+	Lines    []HeartbeatLine // heartbeat, heartbeat_ack
 }
 
-// Beat is one line of a BEAT or of its answer.
-type Beat struct {
+// HeartbeatLine is one line of a HEARTBEAT or of its answer.
+type HeartbeatLine struct {
 	Seq    uint64             // 0: the transfer is still queued on D, which has reserved nothing for it
 	ID     kvplane.TransferID // zero: D has given it up, P keeps nothing for it; in an answer only beside number 0
 	Status Status             // answer: without a state, P does not know the number; without a detail always
@@ -39,17 +41,17 @@ type Kind uint8
 
 // The kinds of messages. P is the producer, D the consumer.
 const (
-	KindRegister Kind = iota + 1 // D → P: these blocks are mine, write them
-	KindStatus                   // P → D: the state of one registration
-	KindDone                     // P → D: a status that comes with the write itself
-	KindCancel                   // D → P: I give up, what may still land?
-	KindFloor                    // D → P: what I have settled
-	KindBeat                     // D → P: what I still wait for
-	KindBeatAck                  // P → D: what has changed of it, and what I do not know
-	KindBye                      // P → D: I end, and nothing that I have posted is in progress
+	KindWriteRequest Kind = iota + 1 // D → P: write these blocks
+	KindStatus                       // P → D: the state of one write request
+	KindDone                         // P → D: a status that comes with the write itself
+	KindCancel                       // D → P: the transfer is given up; may something still land?
+	KindAck                          // D → P: which write requests D has settled
+	KindHeartbeat                    // D → P: what D still waits for
+	KindHeartbeatAck                 // P → D: what has changed of it, and what P does not know
+	KindBye                          // P → D: P shuts down, and none of its writes to D is in progress
 )
 
-// Status is P's word on one registration.
+// Status is what P says about one write request.
 type Status struct {
 	State  State
 	Reason kvplane.Reason
@@ -57,7 +59,7 @@ type Status struct {
 	Tokens int // done: tokens that P has computed
 }
 
-// State is what has become of a registration on P.
+// State is what has become of a write request on P.
 type State uint8
 
 // The states.
@@ -95,7 +97,7 @@ func (s State) Final() bool { return s >= Done }
 // Bounds on what a message may hold.
 const (
 	MaxDetail  = 512
-	MaxBlocks  = 1 << 20 // blocks of a registration, all groups together
-	MaxSettled = 1 << 12 // numbers of a FLOOR
-	MaxBeats   = 1 << 12 // lines of a BEAT
+	MaxBlocks  = 1 << 20 // blocks of a write request, all groups together
+	MaxSettled = 1 << 12 // numbers of a ACK
+	MaxLines   = 1 << 12 // lines of a HEARTBEAT
 )

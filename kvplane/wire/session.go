@@ -13,13 +13,13 @@ import (
 	"pdrouter/metadata"
 )
 
-// CodeBytes is the length of the code that every message ends in.
-const CodeBytes = 16
+// MACBytes is the length of the MAC at the end of every message.
+const MACBytes = 16
 
 // sessionContext begins what a session's keys are derived from, so that they are keys of nothing else.
 const sessionContext = "pdrouter kvplane session v1\x00"
 
-// Session is what two agents have in common: a key for each direction that only the two can compute. The keys hang on
+// Session is what two agents have in common: a key for each direction that only the two can compute. The keys depend on
 // the names, the generations and the public keys of both, so that nothing said in another session, by another
 // generation or in the other direction passes for a message of this one.
 type Session struct {
@@ -41,14 +41,14 @@ func NewSession(agree transport.Agreement, self, peer metadata.Record) (*Session
 	}
 	s := &Session{}
 	for _, d := range []struct {
-		code     *hash.Hash
+		mac      *hash.Hash
 		from, to metadata.Record
 	}{{&s.out, self, peer}, {&s.in, peer, self}} {
 		key, err := hkdf.Key(sha256.New, secret, nil, direction(d.from, d.to), sha256.Size)
 		if err != nil {
 			return nil, fmt.Errorf("kvplane: agent %s: %w", peer.Agent, err)
 		}
-		*d.code = hmac.New(sha256.New, key)
+		*d.mac = hmac.New(sha256.New, key)
 	}
 	return s, nil
 }
@@ -65,20 +65,20 @@ func direction(from, to metadata.Record) string {
 	return string(b)
 }
 
-// Sign appends the code of a message to it.
-func (s *Session) Sign(message []byte) []byte {
-	return append(message, s.code(s.out, message)...)
+// AppendMAC appends the MAC of a message to it.
+func (s *Session) AppendMAC(message []byte) []byte {
+	return append(message, s.mac(s.out, message)...)
 }
 
-// Verify says whether a message ends in the code that only the peer could make.
+// Verify says whether a message ends in the MAC that only the peer can compute.
 func (s *Session) Verify(message []byte) bool {
-	n := len(message) - CodeBytes
-	return n >= 0 && hmac.Equal(s.code(s.in, message[:n]), message[n:])
+	n := len(message) - MACBytes
+	return n >= 0 && hmac.Equal(s.mac(s.in, message[:n]), message[n:])
 }
 
-// code is valid until the next call.
-func (s *Session) code(h hash.Hash, message []byte) []byte {
+// mac is valid until the next call.
+func (s *Session) mac(h hash.Hash, message []byte) []byte {
 	h.Reset()
 	h.Write(message) // never fails
-	return h.Sum(s.sum[:0])[:CodeBytes]
+	return h.Sum(s.sum[:0])[:MACBytes]
 }

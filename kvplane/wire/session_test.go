@@ -76,11 +76,11 @@ func steadily(t testing.TB) func() {
 	p, d := wiretest.New(t, "p", 7, true), wiretest.New(t, "d", 9, true)
 	out, in := d.With(t, p), p.With(t, d)
 	body := wire.Append(nil, messages[0])
-	e := wire.Envelope{From: d.Record.Incarnation, Agent: d.Record.Agent, To: p.Record.Agent}
+	e := wire.Header{From: d.Record.Incarnation, Agent: d.Record.Agent, To: p.Record.Agent}
 	var buffer []byte
 	return func() {
-		buffer = out.Sign(wire.Seal(buffer[:0], e, body))
-		l, err := wire.Unseal(buffer)
+		buffer = out.AppendMAC(wire.Encode(buffer[:0], e, body))
+		l, err := wire.Decode(buffer)
 		if err != nil || !l.Is(&d.Record) || !in.Verify(l.Whole) || len(l.Body) != len(body) {
 			t.Fatal("a message was not believed")
 		}
@@ -117,7 +117,7 @@ func FuzzUnseal(f *testing.F) {
 	p, d := wiretest.New(f, "p", 7, false), wiretest.New(f, "d", 9, false)
 	for _, m := range messages {
 		f.Add(d.Write(f, p, m))
-		f.Add(wiretest.SealedAs(wiretest.EnvelopeOf(d, p.Record), wire.Append(nil, m)))
+		f.Add(wiretest.EncodedAs(wiretest.HeaderOf(d, p.Record), wire.Append(nil, m)))
 	}
 	other := wiretest.New(f, "other", 1, true) // a key that no input can know
 	in := wiretest.New(f, "q", 7, true).With(f, other)
@@ -125,19 +125,19 @@ func FuzzUnseal(f *testing.F) {
 		if in.Verify(b) {
 			t.Fatal("believed without the key")
 		}
-		l, err := wire.Unseal(b)
+		l, err := wire.Decode(b)
 		if err != nil {
 			return
 		}
 		if len(l.Engine) > plan.MaxName || len(l.Agent) > plan.MaxName || len(l.To) > plan.MaxName || len(l.Agent) == 0 || len(b) > transport.MaxMessage {
-			t.Fatalf("envelope is out of bounds: %+v", l.Envelope())
+			t.Fatalf("envelope is out of bounds: %+v", l.Header())
 		}
-		if !bytes.HasSuffix(b[:len(b)-wire.CodeBytes], l.Body) || !bytes.Equal(l.Whole, b) {
+		if !bytes.HasSuffix(b[:len(b)-wire.MACBytes], l.Body) || !bytes.Equal(l.Whole, b) {
 			t.Fatal("the body is not what stands before the code")
 		}
-		again, err := wire.Unseal(append(wire.Seal(nil, l.Envelope(), l.Body), b[len(b)-wire.CodeBytes:]...))
-		if err != nil || again.Envelope() != l.Envelope() || !bytes.Equal(again.Body, l.Body) {
-			t.Fatalf("sealed again it is %+v, %v", again.Envelope(), err)
+		again, err := wire.Decode(append(wire.Encode(nil, l.Header(), l.Body), b[len(b)-wire.MACBytes:]...))
+		if err != nil || again.Header() != l.Header() || !bytes.Equal(again.Body, l.Body) {
+			t.Fatalf("sealed again it is %+v, %v", again.Header(), err)
 		}
 	})
 }

@@ -9,149 +9,153 @@ import (
 	"pdrouter/metadata"
 )
 
-// Consumer is the receiving side of one rank: the blocks it waits for, and what every expected producer has said. Its
+// Consumer is the receiving side of one rank: the blocks that it waits for, and the state of every expected producer. Its
 // states are the tables of docs/kvplane.md. It performs no I/O, starts no goroutine and reads no clock.
 type Consumer struct {
 	core
-	Sessions map[PeerID]*outbound
-	Receipts map[kvplane.TransferID]*Receipt
-	order    lineup[*outbound]
-	pending  lineup[*Receipt]
+	Sessions map[PeerID]*producerSession
+	Incoming map[kvplane.TransferID]*IncomingTransfer
+	order    lazyList[*producerSession]
+	pending  lazyList[*IncomingTransfer]
 	base     uint64 // of sessions that were forgotten, the highest number used: new ones count on from it
 }
 
-// outbound is a session as D sees it: the registrations it has numbered.
-type outbound struct {
-	Peer   PeerID
-	inc    metadata.Incarnation
-	down   bool
-	void   bool   // the incarnation is gone
-	Proof  bool   // and so is its process
-	barred bool   // fenced: nothing that it writes lands until it has answered for every fenced registration
-	sealed bool   // fenced for good
-	left   bool   // it is forgotten
-	Last   uint64 // the highest number used
-	Floor  uint64 // the lowest number not settled
-	Links  map[uint64]*Origin
-	order  lineup[*Origin]
-	queued lineup[*Receipt]
-	past   [64]verdict // the last final words, by number
-	Pulse  pulse
-	mute   int           // fenced registrations that it has not answered for
-	parted time.Duration // when its connection was lost while something was queued, until it is heard again; 0 is never
-	wake   time.Duration // the next beat, or the end of what is queued
+// producerSession is D's side of the session with one producer rank. It numbers the write requests.
+type producerSession struct {
+	Peer             PeerID
+	inc              metadata.Incarnation
+	down             bool
+	void             bool   // the incarnation is gone
+	Proof            bool   // and so is its process
+	fenced           bool   // fenced: nothing that it writes lands until it has answered for every fenced write request
+	fencedForever    bool   // fenced for good
+	left             bool   // it is forgotten
+	Last             uint64 // the highest number used
+	LowWater         uint64 // the lowest number not settled
+	Producers        map[uint64]*ProducerState
+	order            lazyList[*ProducerState]
+	queued           lazyList[*IncomingTransfer]
+	past             [64]finalStatus // the last final words, by number
+	Heartbeat        heartbeat
+	unansweredFenced int           // fenced write requests that it has not answered for
+	disconnectedAt   time.Duration // when its connection was lost while something was queued, until it is heard again; 0 is never
+	wake             time.Duration // the next heartbeat, or the end of what is queued
 }
 
-func (s *outbound) Due() time.Duration { return s.wake }
+func (s *producerSession) Due() time.Duration { return s.wake }
 
-func (s *outbound) in() bool { return !s.left }
+func (s *producerSession) in() bool { return !s.left }
 
 // keeps says that P is asked to keep something that is queued here.
-func (s *outbound) keeps() bool { return slices.ContainsFunc(s.queued.All, (*Receipt).isQueued) }
+func (s *producerSession) keeps() bool {
+	return slices.ContainsFunc(s.queued.All, (*IncomingTransfer).isQueued)
+}
 
-// verdict is a producer's final word on one number.
-type verdict struct {
+// finalStatus is the final state that a producer gave for one number.
+type finalStatus struct {
 	seq   uint64
 	state wire.State
 }
 
-// Origin is one expected producer of one transfer.
-type Origin struct {
-	receipt *Receipt
-	Session *outbound
-	Seq     uint64
-	Writes  bool
-	State   originState
-	status  wire.Status
-	drained bool
-	Fenced  bool          // nothing that is written for it can land
-	unsent  bool          // no REGISTER of it has ever been sent, so that nothing is ever written for it
-	held    bool          // unsent because its session is barred
-	began   bool          // P has said that it writes
-	wary    bool          // not_begun in the name of one who cannot be asked: drain as if it had failed
-	heard   time.Duration // stop: when the producer was last heard, or the cancel first sent
-	since   time.Duration // when its connection was lost, until it is heard again; 0 is never
-	wake    time.Duration
-	again   backoff
+// ProducerState is one expected producer of one transfer: one write request, as D sees it.
+type ProducerState struct {
+	incoming   *IncomingTransfer
+	Session    *producerSession
+	Seq        uint64
+	Writes     bool
+	Phase      producerPhase
+	status     wire.Status
+	flushed    bool
+	Fenced     bool          // nothing that is written for it can land
+	unsent     bool          // no WRITE_REQUEST was ever sent, so nothing is ever written for it
+	held       bool          // unsent because its session is fenced
+	sawWriting bool          // P has said that it writes
+	mustFlush  bool          // not_begun without an answer of the producer: flush as if it had failed
+	heard      time.Duration // stop: when the producer was last heard, or the cancel first sent
+	since      time.Duration // when its connection was lost, until it is heard again; 0 is never
+	wake       time.Duration
+	again      backoff
 }
 
-func (l *Origin) Due() time.Duration { return l.wake }
+func (l *ProducerState) Due() time.Duration { return l.wake }
 
 // in says that its session still knows it: it has not come to its end, or bytes of it may still be on their way.
-func (l *Origin) in() bool { return l.Session.Links[l.Seq] == l }
+func (l *ProducerState) in() bool { return l.Session.Producers[l.Seq] == l }
 
-// stranger says that P cannot know of it: nothing was ever sent.
-func (l *Origin) stranger() bool { return l.unsent && !l.receipt.failed() }
+// neverSent says that P cannot know of it: nothing was ever sent.
+func (l *ProducerState) neverSent() bool { return l.unsent && !l.incoming.failed() }
 
-// Harmless says that nothing of this producer lands in the transfer's blocks any more.
-func (l *Origin) Harmless() bool { return l.Fenced || l.unsent || l.State == OriginFinal && l.drained }
+// Quiesced says that nothing of this producer can land in the transfer's blocks any more.
+func (l *ProducerState) Quiesced() bool {
+	return l.Fenced || l.unsent || l.Phase == ProducerFinal && l.flushed
+}
 
-type originState uint8
+type producerPhase uint8
 
 const (
-	originSent      originState = iota + 1 // S: registration sent
-	originAcked                            // A: acknowledged
-	OriginCancelled                        // C: cancel sent
-	originLost                             // U: the connection is lost
-	OriginFinal                            // F
+	producerSent      producerPhase = iota + 1 // write request sent
+	producerAcked                              // the producer has answered
+	ProducerCancelled                          // cancel sent
+	producerLost                               // the connection is lost
+	ProducerFinal                              // done, not_begun or failed
 )
 
-func (s originState) String() string {
+func (s producerPhase) String() string {
 	return [...]string{"none", "sent", "acked", "cancelled", "lost", "final"}[s]
 }
 
-// Receipt is one transfer on this rank.
-type Receipt struct {
-	ID       kvplane.TransferID
-	State    receiptState
-	inc      metadata.Incarnation
-	Links    []*Origin
-	waits    []*outbound // queued: who is told to keep it
-	until    time.Duration
-	expect   *kvplane.Expectation
-	empty    bool // nothing is needed
-	unpaired bool // whom it hears from is not known yet
-	begun    bool // a producer writes: the shorter deadline runs
-	tokens   int
-	reason   kvplane.Reason
-	detail   string
-	wake     time.Duration
-	retired  bool // the engine has heard the last of it
+// IncomingTransfer is one transfer on this rank.
+type IncomingTransfer struct {
+	ID        kvplane.TransferID
+	State     incomingState
+	inc       metadata.Incarnation
+	Producers []*ProducerState
+	waits     []*producerSession // queued: the producers that keep it
+	until     time.Duration
+	expect    *kvplane.Expectation
+	empty     bool // nothing is needed
+	unpaired  bool // whom it hears from is not known yet
+	begun     bool // a producer writes: the shorter deadline runs
+	tokens    int
+	reason    kvplane.Reason
+	detail    string
+	wake      time.Duration
+	retired   bool // the engine has heard the last of it
 }
 
-func (r *Receipt) Due() time.Duration { return r.wake }
+func (r *IncomingTransfer) Due() time.Duration { return r.wake }
 
-func (r *Receipt) isQueued() bool { return r.State == receiptQueued }
+func (r *IncomingTransfer) isQueued() bool { return r.State == incomingQueued }
 
-func (r *Receipt) isPending() bool { return r.State <= receiptPairing }
+func (r *IncomingTransfer) isPending() bool { return r.State <= incomingPairing }
 
-type receiptState uint8
+type incomingState uint8
 
 const (
-	receiptQueued  receiptState = iota + 1 // announced; nothing is reserved
-	receiptPairing                         // whom to expect is not known yet
-	receiptCollect                         // registered
-	receiptReady                           // all is here
-	ReceiptStop                            // failed; bytes may still land
-	receiptSafe                            // failed; nothing lands any more
-	receiptGone                            // forgotten
+	incomingQueued    incomingState = iota + 1 // announced; nothing is reserved
+	incomingPairing                            // whom to expect is not known yet
+	incomingReceiving                          // write requests are sent
+	incomingReady                              // all is here
+	IncomingFailed                             // failed; bytes may still land
+	incomingReusable                           // failed; nothing lands any more
+	incomingForgotten                          // forgotten
 )
 
-func (s receiptState) String() string {
-	return [...]string{"none", "queued", "pairing", "collect", "ready", "stop", "safe", "gone"}[s]
+func (s incomingState) String() string {
+	return [...]string{"none", "queued", "pairing", "receiving", "ready", "failed", "reusable", "forgotten"}[s]
 }
 
 // failed says that the transfer was given up, whether or not its blocks are safe already.
-func (r *Receipt) failed() bool { return r.State >= ReceiptStop }
+func (r *IncomingTransfer) failed() bool { return r.State >= IncomingFailed }
 
 func NewConsumer(t kvplane.Times) *Consumer {
-	return &Consumer{core: core{Times: t}, Sessions: map[PeerID]*outbound{}, Receipts: map[kvplane.TransferID]*Receipt{}}
+	return &Consumer{core: core{Times: t}, Sessions: map[PeerID]*producerSession{}, Incoming: map[kvplane.TransferID]*IncomingTransfer{}}
 }
 
 // Step applies one event and appends to out what the owner must do. What an effect points to is good until the next
 // Step.
 func (c *Consumer) Step(e Event, out []Effect) []Effect {
-	c.Out, c.Now, c.beats = out, e.At, c.beats[:0]
+	c.Out, c.Now, c.lines = out, e.At, c.lines[:0]
 	switch e.Kind {
 	case EvQueue:
 		c.queue(e)
@@ -165,12 +169,12 @@ func (c *Consumer) Step(e Event, out []Effect) []Effect {
 		c.abandon(e)
 	case EvStatus:
 		c.status(e)
-	case EvBeatAck:
-		c.beatAck(e)
+	case EvHeartbeatAck:
+		c.heartbeatAck(e)
 	case EvBye:
 		c.bye(e)
-	case EvDrained:
-		c.drained(e)
+	case EvFlushed:
+		c.flushed(e)
 	case EvFenced:
 		c.fenced(e)
 	case EvUp:
@@ -194,43 +198,43 @@ func (c *Consumer) Step(e Event, out []Effect) []Effect {
 }
 
 // session finds or makes the session with a producer.
-func (c *Consumer) session(x Link, inc metadata.Incarnation) *outbound {
+func (c *Consumer) session(x Link, inc metadata.Incarnation) *producerSession {
 	s := c.Sessions[x.Peer]
 	if s == nil {
-		s = &outbound{Peer: x.Peer, inc: inc, down: x.Down, Last: c.base, Floor: c.base + 1, Links: map[uint64]*Origin{}}
+		s = &producerSession{Peer: x.Peer, inc: inc, down: x.Down, Last: c.base, LowWater: c.base + 1, Producers: map[uint64]*ProducerState{}}
 		c.Sessions[x.Peer] = s
-		c.order.add(s, (*outbound).in)
+		c.order.add(s, (*producerSession).in)
 	}
 	return s
 }
 
-// link numbers a registration.
-func (c *Consumer) link(r *Receipt, s *outbound, writes bool) *Origin {
+// link gives a write request its number.
+func (c *Consumer) link(r *IncomingTransfer, s *producerSession, writes bool) *ProducerState {
 	s.Last++
-	l := &Origin{receipt: r, Session: s, Seq: s.Last, Writes: writes, unsent: true}
-	s.Links[l.Seq] = l
-	s.order.add(l, (*Origin).in)
-	r.Links = append(r.Links, l)
-	c.stir(s, c.Times.Beat)
+	l := &ProducerState{incoming: r, Session: s, Seq: s.Last, Writes: writes, unsent: true}
+	s.Producers[l.Seq] = l
+	s.order.add(l, (*ProducerState).in)
+	r.Producers = append(r.Producers, l)
+	c.scheduleHeartbeat(s, c.Times.Beat)
 	return l
 }
 
-// settle lets the floor rise over the numbers that D asks about no more.
-func (c *Consumer) settle(s *outbound) {
-	for s.Floor <= s.Last {
-		if l := s.Links[s.Floor]; l != nil && l.State != OriginFinal {
+// settle raises the low-water mark over the numbers that are final.
+func (c *Consumer) settle(s *producerSession) {
+	for s.LowWater <= s.Last {
+		if l := s.Producers[s.LowWater]; l != nil && l.Phase != ProducerFinal {
 			break
 		}
-		s.Floor++
+		s.LowWater++
 	}
-	if s.void && len(s.Links) == 0 {
+	if s.void && len(s.Producers) == 0 {
 		s.left, s.wake = true, 0
 		delete(c.Sessions, s.Peer)
 	}
 }
 
 // forget removes a transfer.
-func (c *Consumer) forget(r *Receipt) {
-	r.State, r.wake = receiptGone, 0
-	delete(c.Receipts, r.ID)
+func (c *Consumer) forget(r *IncomingTransfer) {
+	r.State, r.wake = incomingForgotten, 0
+	delete(c.Incoming, r.ID)
 }

@@ -10,28 +10,30 @@ import (
 	"pdrouter/metadata"
 )
 
-// What the owner of a consumer asks of it. Nothing of it changes the consumer but endSession and keepSafe.
+// What the owner of a consumer asks of it. Nothing of it changes the consumer but EndSession and KeepTombstones.
 
 // Knows says that an id is the consumer's: queued, expected, or ended not long ago.
-func (c *Consumer) Knows(id kvplane.TransferID) bool { return c.Receipts[id] != nil }
+func (c *Consumer) Knows(id kvplane.TransferID) bool { return c.Incoming[id] != nil }
 
 // Accepted says whether an Expectation that it was given has begun, and has not ended.
 func (c *Consumer) Accepted(x *kvplane.Expectation) bool {
-	r := c.Receipts[x.ID]
+	r := c.Incoming[x.ID]
 	return r != nil && r.expect == x
 }
 
 // Awaits says that producers may still write for a transfer, as none of them has failed and not all have finished.
 func (c *Consumer) Awaits(id kvplane.TransferID) bool {
-	r := c.Receipts[id]
+	r := c.Incoming[id]
 	return r != nil && r.awaits()
 }
 
-func (r *Receipt) awaits() bool { return r.State == receiptPairing || r.State == receiptCollect }
+func (r *IncomingTransfer) awaits() bool {
+	return r.State == incomingPairing || r.State == incomingReceiving
+}
 
 // UnpairedWith returns the engine of a transfer of which it is not known whom it hears from.
 func (c *Consumer) UnpairedWith(id kvplane.TransferID) (metadata.Incarnation, bool) {
-	r := c.Receipts[id]
+	r := c.Incoming[id]
 	if r == nil || !r.unpaired {
 		return metadata.Incarnation{}, false
 	}
@@ -40,7 +42,7 @@ func (c *Consumer) UnpairedWith(id kvplane.TransferID) (metadata.Incarnation, bo
 
 // Unsafe returns the report that ends a transfer when nothing can land in its blocks any more, and the engine that writes for it.
 func (c *Consumer) Unsafe(id kvplane.TransferID) (last Effect, from metadata.Incarnation, ok bool) {
-	r := c.Receipts[id]
+	r := c.Incoming[id]
 	if r == nil {
 		return Effect{}, metadata.Incarnation{}, false
 	}
@@ -48,9 +50,9 @@ func (c *Consumer) Unsafe(id kvplane.TransferID) (last Effect, from metadata.Inc
 }
 
 // FloorOf is the lowest number of a session that is not settled, 0 if there is no session.
-func (c *Consumer) FloorOf(peer PeerID) uint64 {
+func (c *Consumer) LowWaterOf(peer PeerID) uint64 {
 	if s := c.Sessions[peer]; s != nil {
-		return s.Floor
+		return s.LowWater
 	}
 	return 0
 }
@@ -58,7 +60,7 @@ func (c *Consumer) FloorOf(peer PeerID) uint64 {
 // Hanging adds the engines that may still write here, or that keep something for it. It looks at sessions, never at transfers.
 func (c *Consumer) Hanging(out map[metadata.Incarnation]bool) {
 	for _, s := range c.Sessions {
-		if (len(s.Links) > 0 || s.keeps()) && !s.Proof {
+		if (len(s.Producers) > 0 || s.keeps()) && !s.Proof {
 			out[s.inc] = true
 		}
 	}
@@ -67,7 +69,7 @@ func (c *Consumer) Hanging(out map[metadata.Incarnation]bool) {
 // Busy says that something is under way in a session, or remembered but that there is one.
 func (c *Consumer) Busy(peer PeerID) bool {
 	s := c.Sessions[peer]
-	return s != nil && (len(s.Links) > 0 || s.barred || s.keeps())
+	return s != nil && (len(s.Producers) > 0 || s.fenced || s.keeps())
 }
 
 // EndSession prepares for the end of a session that is not busy: a later one with the same peer has higher numbers.
@@ -79,30 +81,30 @@ func (c *Consumer) EndSession(peer PeerID) {
 
 // Counts returns how many transfers are expected and not settled, and how many of their blocks may still be written to.
 func (c *Consumer) Counts() (expected, pinned int) {
-	for _, r := range c.Receipts {
+	for _, r := range c.Incoming {
 		if r.expect == nil || r.retired {
 			continue
 		}
 		expected++
-		if r.State == ReceiptStop || r.awaits() {
+		if r.State == IncomingFailed || r.awaits() {
 			pinned += transfer.CountBlocks(r.expect.Groups)
 		}
 	}
 	return expected, pinned
 }
 
-// KeepSafe takes over what an older table had ended. Nothing is registered under these ids any more.
-func (c *Consumer) KeepSafe(old *Consumer, now time.Duration) {
-	ended := slices.DeleteFunc(slices.Collect(maps.Values(old.Receipts)), func(r *Receipt) bool {
-		return r.State != receiptReady && r.State != receiptSafe
+// KeepTombstones takes over what an older table had ended. No write request is sent under these ids any more.
+func (c *Consumer) KeepTombstones(old *Consumer, now time.Duration) {
+	ended := slices.DeleteFunc(slices.Collect(maps.Values(old.Incoming)), func(r *IncomingTransfer) bool {
+		return r.State != incomingReady && r.State != incomingReusable
 	})
-	slices.SortFunc(ended, func(a, b *Receipt) int { return a.ID.Compare(b.ID) })
+	slices.SortFunc(ended, func(a, b *IncomingTransfer) int { return a.ID.Compare(b.ID) })
 	for _, r := range ended {
-		kept := &Receipt{
-			ID: r.ID, State: receiptSafe, inc: r.inc, expect: r.expect, reason: r.reason, detail: r.detail,
+		kept := &IncomingTransfer{
+			ID: r.ID, State: incomingReusable, inc: r.inc, expect: r.expect, reason: r.reason, detail: r.detail,
 			retired: r.retired || r.expect != nil, wake: max(r.wake, now+c.Times.Wait),
 		}
-		c.Receipts[r.ID] = kept
+		c.Incoming[r.ID] = kept
 		c.timers.Set(kept)
 	}
 }

@@ -2,7 +2,7 @@ package core
 
 import "pdrouter/kvplane"
 
-// fenced takes the transport's word that nothing which a peer has sent, or sends before it is admitted again, lands.
+// fenced is the transport's guarantee that nothing lands of what a peer has sent, or sends before it is admitted again.
 // That settles every failed transfer; one that still counted on the peer fails. The peer is asked on: it is admitted
 // when it has answered for all of them, for only then does it not begin to write for one of them later.
 func (c *Consumer) fenced(e Event) {
@@ -11,9 +11,9 @@ func (c *Consumer) fenced(e Event) {
 		c.drop(e, DropUnknown)
 		return
 	}
-	s.barred = true
+	s.fenced = true
 	for _, r := range c.fence(s) {
-		if r.State == receiptCollect {
+		if r.State == incomingReceiving {
 			c.stop(r, kvplane.PeerGone, "")
 		} else {
 			c.Check(r)
@@ -23,23 +23,23 @@ func (c *Consumer) fenced(e Event) {
 }
 
 // fence marks what a fenced session can no longer do, and returns the transfers that this changes.
-func (c *Consumer) fence(s *outbound) []*Receipt {
-	var changed []*Receipt
+func (c *Consumer) fence(s *producerSession) []*IncomingTransfer {
+	var changed []*IncomingTransfer
 	for _, l := range s.order.All {
-		r := l.receipt
+		r := l.incoming
 		switch {
-		case !l.in() || r.State != receiptCollect && r.State != ReceiptStop:
+		case !l.in() || r.State != incomingReceiving && r.State != IncomingFailed:
 			continue
 		case l.unsent:
-			l.held = r.State == receiptCollect
+			l.held = r.State == incomingReceiving
 			continue
-		case l.Harmless():
+		case l.Quiesced():
 			continue
-		case l.State == OriginFinal:
-			c.dry(l)
+		case l.Phase == ProducerFinal:
+			c.markFlushed(l)
 		default:
 			l.Fenced = true
-			s.mute++
+			s.unansweredFenced++
 		}
 		changed = append(changed, r)
 	}
@@ -47,11 +47,11 @@ func (c *Consumer) fence(s *outbound) []*Receipt {
 }
 
 // admit lets a fenced peer write again, if it has answered for everything that was fenced, and registers what waits.
-func (c *Consumer) admit(s *outbound) {
-	if !s.barred || s.void || s.mute > 0 {
+func (c *Consumer) admit(s *producerSession) {
+	if !s.fenced || s.void || s.unansweredFenced > 0 {
 		return
 	}
-	s.barred = false
+	s.fenced = false
 	c.emit(Effect{Do: DoAdmit, Peer: s.Peer})
 	for _, l := range s.order.All {
 		if l.held && l.in() {

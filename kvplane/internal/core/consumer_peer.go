@@ -15,16 +15,16 @@ func (c *Consumer) up(e Event) {
 	}
 	s.down = false
 	for _, l := range s.order.All {
-		if l.State != originLost || !l.in() || l.held {
+		if l.Phase != producerLost || !l.in() || l.held {
 			continue
 		}
-		if l.unsent && l.receipt.failed() {
-			c.recall(l)
+		if l.unsent && l.incoming.failed() {
+			c.cancelUnsent(l)
 		} else {
 			c.send(l)
 		}
 	}
-	c.stir(s, c.Times.Resend)
+	c.scheduleHeartbeat(s, c.Times.Resend)
 }
 
 // down takes the news that the connection to a producer is lost.
@@ -33,29 +33,29 @@ func (c *Consumer) down(e Event) {
 	if s == nil {
 		return
 	}
-	s.down, s.wake, s.Pulse = true, 0, pulse{}
+	s.down, s.wake, s.Heartbeat = true, 0, heartbeat{}
 	dangerous := false
 	for _, l := range s.order.All {
-		if l.in() && l.State != originLost && l.State != OriginFinal {
+		if l.in() && l.Phase != producerLost && l.Phase != ProducerFinal {
 			c.lost(l)
-			dangerous = dangerous || l.receipt.State == ReceiptStop && !l.Fenced && !l.unsent
+			dangerous = dangerous || l.incoming.State == IncomingFailed && !l.Fenced && !l.unsent
 		}
 	}
 	if dangerous && !s.void {
 		c.emit(Effect{Do: DoFence, Peer: s.Peer})
 	}
 	if s.keeps() {
-		c.part(s)
+		c.awaitReconnect(s)
 	}
 }
 
-// part seeks the connection to a producer that is asked to keep something. When it has heard nothing for a lease it
+// awaitReconnect seeks the connection to a producer that is asked to keep something. When it has heard nothing for a lease it
 // keeps it no more.
-func (c *Consumer) part(s *outbound) {
-	if s.parted == 0 {
-		s.parted = c.Now
+func (c *Consumer) awaitReconnect(s *producerSession) {
+	if s.disconnectedAt == 0 {
+		s.disconnectedAt = c.Now
 	}
-	s.wake = max(c.Now+1, s.parted+c.Times.Lease)
+	s.wake = max(c.Now+1, s.disconnectedAt+c.Times.Lease)
 	c.timers.Set(s)
 	c.emit(Effect{Do: DoPair, Peer: s.Peer})
 }
@@ -73,66 +73,66 @@ func (c *Consumer) gone(e Event) {
 	for _, r := range c.pending.All {
 		switch {
 		case r.inc != e.Inc:
-		case r.State == receiptPairing:
+		case r.State == incomingPairing:
 			r.unpaired = false
 			c.stop(r, kvplane.Superseded, "")
-		case r.State == receiptQueued:
-			c.lapse(r, kvplane.Superseded, "")
+		case r.State == incomingQueued:
+			c.expireQueued(r, kvplane.Superseded, "")
 		}
 	}
 }
 
 // void ends a session: nothing is said in it any more.
-func (c *Consumer) void(s *outbound, e Event) {
+func (c *Consumer) void(s *producerSession, e Event) {
 	s.void, s.down, s.wake = true, true, 0
-	c.seekAnew(s, e.Peer)
-	s.Proof, s.sealed = s.Proof || e.Proof, s.sealed || e.Fenced
-	var drained []*Receipt
+	c.resolveAgain(s, e.Peer)
+	s.Proof, s.fencedForever = s.Proof || e.Proof, s.fencedForever || e.Fenced
+	var drained []*IncomingTransfer
 	if e.Fenced {
 		drained = c.fence(s)
 	}
 	for _, l := range s.order.All {
-		if !l.in() || l.State == OriginFinal { // perhaps only now, with its transfer
+		if !l.in() || l.Phase == ProducerFinal { // perhaps only now, with its transfer
 			continue
 		}
-		if l.State != originLost {
+		if l.Phase != producerLost {
 			c.lost(l)
 		}
 		switch {
-		case l.receipt.State == receiptCollect:
-			c.stop(l.receipt, kvplane.Superseded, "")
-		case l.receipt.State == receiptReady || l.unsent: // it could only have notified, or was never asked
+		case l.incoming.State == incomingReceiving:
+			c.stop(l.incoming, kvplane.Superseded, "")
+		case l.incoming.State == incomingReady || l.unsent: // it could only have notified, or was never asked
 			c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Superseded})
-		case s.Proof || s.sealed || l.Fenced:
+		case s.Proof || s.fencedForever || l.Fenced:
 			c.dead(l)
 		}
 	}
 	for _, r := range drained {
-		if r.State == ReceiptStop {
+		if r.State == IncomingFailed {
 			c.Check(r)
 		}
 	}
 	c.settle(s)
 }
 
-// seekAnew asks whom to tell instead of one rank that is void that a transfer is queued.
-func (c *Consumer) seekAnew(s *outbound, rank PeerID) {
+// resolveAgain asks whom to tell instead of one rank that is void that a transfer is queued.
+func (c *Consumer) resolveAgain(s *producerSession, rank PeerID) {
 	for _, r := range s.queued.All {
 		if rank != 0 && r.isQueued() && !r.unpaired {
 			r.unpaired = true
-			r.waits = slices.DeleteFunc(r.waits, func(other *outbound) bool { return other == s })
-			c.emit(Effect{Do: DoSeek, Peer: s.Peer, ID: r.ID})
+			r.waits = slices.DeleteFunc(r.waits, func(other *producerSession) bool { return other == s })
+			c.emit(Effect{Do: DoResolve, Peer: s.Peer, ID: r.ID})
 		}
 	}
-	s.queued = lineup[*Receipt]{}
+	s.queued = lazyList[*IncomingTransfer]{}
 }
 
-// dead settles a producer whose process is proven dead: what it had sent may still land until it is drained.
-func (c *Consumer) dead(l *Origin) {
-	if l.State != OriginFinal {
-		if l.Session.sealed && !l.Fenced {
+// dead settles a producer whose process is proven dead: what it had sent may still land until it is flushed.
+func (c *Consumer) dead(l *ProducerState) {
+	if l.Phase != ProducerFinal {
+		if l.Session.fencedForever && !l.Fenced {
 			l.Fenced = true
-			l.Session.mute++
+			l.Session.unansweredFenced++
 		}
 		c.final(l, wire.Status{State: wire.Failed, Reason: kvplane.Superseded})
 	}

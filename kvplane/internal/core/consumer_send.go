@@ -6,18 +6,18 @@ import (
 )
 
 // send says what a transfer wants of a producer: to write, or to stop.
-func (c *Consumer) send(l *Origin) {
+func (c *Consumer) send(l *ProducerState) {
 	l.again = newBackoff(c.Times)
-	l.State = originSent
-	if l.receipt.failed() {
-		l.State, l.heard = OriginCancelled, c.Now
+	l.Phase = producerSent
+	if l.incoming.failed() {
+		l.Phase, l.heard = ProducerCancelled, c.Now
 	}
 	c.resend(l)
 }
 
-func (c *Consumer) resend(l *Origin) {
-	r, do := l.receipt, DoRegister
-	if l.State == OriginCancelled {
+func (c *Consumer) resend(l *ProducerState) {
+	r, do := l.incoming, DoWriteRequest
+	if l.Phase == ProducerCancelled {
 		do = DoCancel
 	} else {
 		l.unsent = false
@@ -28,9 +28,9 @@ func (c *Consumer) resend(l *Origin) {
 		Detail: r.detail, Wait: max(r.wake-c.Now, 0), Expect: r.expect})
 }
 
-// recall tells a producer that what it was never asked to write is wanted by nobody, so that it keeps no blocks for
-// it. Nothing hangs on the answer: whoever does not give one within Wait and Lease is not asked any more.
-func (c *Consumer) recall(l *Origin) {
+// cancelUnsent tells a producer that what it was never asked to write is not wanted any more, so that it keeps no blocks for
+// it. Nothing depends on the answer: a producer that gives none within Wait and Lease is not asked any more.
+func (c *Consumer) cancelUnsent(l *ProducerState) {
 	l.held = false
 	if l.heard == 0 {
 		l.heard = c.Now
@@ -39,7 +39,7 @@ func (c *Consumer) recall(l *Origin) {
 	case l.Session.void:
 		c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Superseded})
 	case l.Session.down:
-		l.State = originLost
+		l.Phase = producerLost
 		l.wake = max(c.Now+1, l.heard+c.Times.Wait+c.Times.Lease)
 		c.timers.Set(l)
 		c.emit(Effect{Do: DoPair, Peer: l.Session.Peer})
@@ -51,13 +51,13 @@ func (c *Consumer) recall(l *Origin) {
 }
 
 // lost marks a producer whose connection is gone. In a transfer that still counts on it, a grace begins.
-func (c *Consumer) lost(l *Origin) {
-	l.State, l.wake = originLost, 0
+func (c *Consumer) lost(l *ProducerState) {
+	l.Phase, l.wake = producerLost, 0
 	if l.since == 0 {
 		l.since = c.Now
 	}
 	switch {
-	case l.receipt.State == receiptCollect: // a connection that comes and goes does not begin the grace anew
+	case l.incoming.State == incomingReceiving: // a connection that comes and goes does not begin the grace anew
 		l.wake = max(c.Now+1, l.since+c.Times.Lost)
 		c.timers.Set(l)
 	case l.unsent:

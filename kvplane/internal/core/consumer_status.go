@@ -6,67 +6,67 @@ import (
 	"pdrouter/kvplane/wire"
 )
 
-// status takes a producer's word.
+// status handles STATUS and DONE.
 func (c *Consumer) status(e Event) {
 	s := c.Sessions[e.Peer]
 	if s == nil {
 		c.drop(e, DropStranger)
 		return
 	}
-	s.Pulse.Missed, s.parted = 0, 0
-	l := s.Links[e.Seq]
+	s.Heartbeat.Missed, s.disconnectedAt = 0, 0
+	l := s.Producers[e.Seq]
 	switch {
-	case e.Seq > s.Last || e.Seq == 0 || l != nil && l.stranger():
+	case e.Seq > s.Last || e.Seq == 0 || l != nil && l.neverSent():
 		c.drop(e, DropStranger)
-	case l == nil || l.State == OriginFinal: // the first final word stands
+	case l == nil || l.Phase == ProducerFinal: // the first final word stands
 		switch st, past := e.Msg.Status.State, s.past[e.Seq%uint64(len(s.past))]; {
 		case st.Final() && past.seq == e.Seq && past.state != st:
 			c.drop(e, dropConflict)
-		case e.Seq < s.Floor:
-			c.drop(e, DropFloor)
+		case e.Seq < s.LowWater:
+			c.drop(e, DropSettled)
 		default:
 			c.drop(e, DropRepeat)
 		}
-		c.emit(Effect{Do: DoFloor, Peer: e.Peer, Seq: e.Seq})
+		c.emit(Effect{Do: DoAck, Peer: e.Peer, Seq: e.Seq})
 	default:
-		c.word(l, e.Msg.Status)
+		c.takeStatus(l, e.Msg.Status)
 	}
 }
 
-// word takes what a producer says of a number that is not final yet.
-func (c *Consumer) word(l *Origin, st wire.Status) {
+// takeStatus applies a status to a write request that is not final yet.
+func (c *Consumer) takeStatus(l *ProducerState, st wire.Status) {
 	l.since, l.heard = 0, c.Now
 	if st.State.Final() {
-		l.Session.past[l.Seq%uint64(len(l.Session.past))] = verdict{l.Seq, st.State}
+		l.Session.past[l.Seq%uint64(len(l.Session.past))] = finalStatus{l.Seq, st.State}
 		c.final(l, st)
 		return
 	}
-	l.began = l.began || st.State == wire.Writing
-	if l.State == originSent || l.State == originLost && !l.receipt.failed() {
-		l.State, l.wake = originAcked, 0
+	l.sawWriting = l.sawWriting || st.State == wire.Writing
+	if l.Phase == producerSent || l.Phase == producerLost && !l.incoming.failed() {
+		l.Phase, l.wake = producerAcked, 0
 	}
-	if r := l.receipt; r.State == receiptCollect && st.State >= wire.Pairing && !r.begun {
+	if r := l.incoming; r.State == incomingReceiving && st.State >= wire.Pairing && !r.begun {
 		r.begun = true
 		r.wake = c.Now + c.Times.Deadline
 		c.timers.Set(r)
 	}
 }
 
-// final settles a producer with P's last word, or with what stands for it.
-func (c *Consumer) final(l *Origin, st wire.Status) {
-	l.State, l.status, l.wake, l.held = OriginFinal, st, 0, false
-	r := l.receipt
+// final settles a producer with its final state, or with the state that is assumed for it.
+func (c *Consumer) final(l *ProducerState, st wire.Status) {
+	l.Phase, l.status, l.wake, l.held = ProducerFinal, st, 0, false
+	r := l.incoming
 	if l.Fenced {
-		l.Session.mute--
+		l.Session.unansweredFenced--
 	}
-	l.drained = r.State == receiptReady || l.Fenced || l.unsent || st.State != wire.Failed && !l.wary
-	if l.drained {
-		delete(l.Session.Links, l.Seq)
+	l.flushed = r.State == incomingReady || l.Fenced || l.unsent || st.State != wire.Failed && !l.mustFlush
+	if l.flushed {
+		delete(l.Session.Producers, l.Seq)
 	}
 	c.settle(l.Session)
-	c.emit(Effect{Do: DoFloor, Peer: l.Session.Peer, Seq: l.Seq})
+	c.emit(Effect{Do: DoAck, Peer: l.Session.Peer, Seq: l.Seq})
 	switch {
-	case r.State != receiptCollect:
+	case r.State != incomingReceiving:
 		c.Check(r)
 	case st.State != wire.Done:
 		c.stop(r, st.Reason, st.Detail)
@@ -76,30 +76,30 @@ func (c *Consumer) final(l *Origin, st wire.Status) {
 		}
 		c.Check(r)
 	}
-	if !l.drained && r.State == ReceiptStop {
+	if !l.flushed && r.State == IncomingFailed {
 		l.wake = c.Now + c.Times.NetDelay
 		c.timers.Set(l)
 	}
 	c.admit(l.Session)
 }
 
-// dry marks a producer of which nothing is on its way any more.
-func (c *Consumer) dry(l *Origin) {
-	l.drained, l.wake = true, 0
-	delete(l.Session.Links, l.Seq)
+// markFlushed marks a producer of which nothing is on its way any more.
+func (c *Consumer) markFlushed(l *ProducerState) {
+	l.flushed, l.wake = true, 0
+	delete(l.Session.Producers, l.Seq)
 	c.settle(l.Session)
 }
 
-// drained takes the word that two whole passes have been made after the net delay.
-func (c *Consumer) drained(e Event) {
-	r := c.Receipts[e.ID]
+// flushed notes that two whole passes of the transport have been made after the net delay.
+func (c *Consumer) flushed(e Event) {
+	r := c.Incoming[e.ID]
 	if r == nil {
 		c.drop(e, DropUnknown)
 		return
 	}
-	for _, l := range r.Links {
-		if l.Session.Peer == e.Peer && l.Seq == e.Seq && l.State == OriginFinal && !l.drained {
-			c.dry(l)
+	for _, l := range r.Producers {
+		if l.Session.Peer == e.Peer && l.Seq == e.Seq && l.Phase == ProducerFinal && !l.flushed {
+			c.markFlushed(l)
 			c.Check(r)
 			return
 		}
@@ -108,74 +108,74 @@ func (c *Consumer) drained(e Event) {
 }
 
 // counted says how many writers are done, and of how many.
-func (r *Receipt) counted() (k, n int) {
-	for _, l := range r.Links {
+func (r *IncomingTransfer) counted() (k, n int) {
+	for _, l := range r.Producers {
 		if !l.Writes {
 			continue
 		}
 		n++
-		if l.State == OriginFinal && l.status.State == wire.Done {
+		if l.Phase == ProducerFinal && l.status.State == wire.Done {
 			k++
 		}
 	}
 	return k, n
 }
 
-// Check moves a transfer on when what it waits for is here, and forgets it when nobody is left to hear from.
-func (c *Consumer) Check(r *Receipt) {
+// Check moves a transfer on when what it waits for is here, and forgets it when all its producers are final.
+func (c *Consumer) Check(r *IncomingTransfer) {
 	switch r.State {
-	case receiptCollect:
+	case incomingReceiving:
 		if k, n := r.counted(); k == n || r.empty {
-			r.State = receiptReady
+			r.State = incomingReady
 			c.report(r, kvplane.Ready)
-			for _, l := range r.Links { // whoever was lost has until the deadline to be heard
-				if l.State == originLost {
+			for _, l := range r.Producers { // whoever was lost has until the deadline to be heard
+				if l.Phase == producerLost {
 					l.wake = 0
 				}
 			}
 		}
-	case ReceiptStop:
-		for _, l := range r.Links {
-			if !l.Harmless() {
+	case IncomingFailed:
+		for _, l := range r.Producers {
+			if !l.Quiesced() {
 				return
 			}
 		}
-		r.State, r.retired = receiptSafe, true // fenced producers may still owe their word
+		r.State, r.retired = incomingReusable, true // fenced producers may still owe their word
 		c.report(r, kvplane.Safe)
 		if r.unpaired { // whoever holds blocks for it is told as soon as it is known
 			r.wake = c.Now + c.Times.Wait
 			c.timers.Set(r)
 		}
 	}
-	if r.State != receiptReady && (r.State != receiptSafe || !r.retired || r.unpaired) {
+	if r.State != incomingReady && (r.State != incomingReusable || !r.retired || r.unpaired) {
 		return
 	}
-	for _, l := range r.Links {
-		if l.State != OriginFinal {
+	for _, l := range r.Producers {
+		if l.Phase != ProducerFinal {
 			return
 		}
 	}
 	c.forget(r)
 }
 
-func (c *Consumer) report(r *Receipt, k kvplane.ReportKind) {
+func (c *Consumer) report(r *IncomingTransfer, k kvplane.ReportKind) {
 	done, of := r.counted()
 	c.emit(Effect{Do: DoReport, Report: k, ID: r.ID, Reason: r.reason, Detail: r.detail, Tokens: r.tokens, K: done, N: of, Expect: r.expect})
 }
 
-// stop gives a transfer up: negative at once, safe when nothing can land any more.
-func (c *Consumer) stop(r *Receipt, why kvplane.Reason, detail string) {
-	r.State, r.reason, r.detail, r.wake = ReceiptStop, why, detail, 0
+// stop fails a transfer: Negative is reported at once, Safe when nothing can land any more.
+func (c *Consumer) stop(r *IncomingTransfer, why kvplane.Reason, detail string) {
+	r.State, r.reason, r.detail, r.wake = IncomingFailed, why, detail, 0
 	c.report(r, kvplane.Negative)
-	for _, l := range r.Links {
-		switch l.State {
-		case originSent, originAcked:
+	for _, l := range r.Producers {
+		switch l.Phase {
+		case producerSent, producerAcked:
 			if l.Session.void {
 				c.lost(l)
 				continue
 			}
 			c.send(l)
-		case originLost:
+		case producerLost:
 			c.stopLost(l)
 		}
 	}
@@ -183,70 +183,70 @@ func (c *Consumer) stop(r *Receipt, why kvplane.Reason, detail string) {
 }
 
 // stopLost gives up a producer to whom there is no connection.
-func (c *Consumer) stopLost(l *Origin) {
+func (c *Consumer) stopLost(l *ProducerState) {
 	s := l.Session
 	l.wake = 0
 	switch {
 	case l.unsent:
-		c.recall(l)
+		c.cancelUnsent(l)
 	case !l.Fenced && !s.void:
 		c.emit(Effect{Do: DoFence, Peer: s.Peer})
 	}
-	if l.State == originLost && (s.Proof || s.sealed) {
+	if l.Phase == producerLost && (s.Proof || s.fencedForever) {
 		c.dead(l)
 	}
 }
 
 func (c *Consumer) alarm(who alarm.Waiter) {
 	switch v := who.(type) {
-	case *Origin:
+	case *ProducerState:
 		v.wake = 0
-		c.alarmOrigin(v)
-	case *outbound:
+		c.alarmProducer(v)
+	case *producerSession:
 		v.wake = 0
-		c.beat(v)
-	case *Receipt:
+		c.sendHeartbeat(v)
+	case *IncomingTransfer:
 		v.wake = 0
-		c.alarmReceipt(v)
+		c.alarmIncoming(v)
 	}
 }
 
-func (c *Consumer) alarmOrigin(l *Origin) {
+func (c *Consumer) alarmProducer(l *ProducerState) {
 	switch {
-	case l.unsent && l.receipt.failed() && c.Now-l.heard >= c.Times.Wait+c.Times.Lease:
-		if l.State != OriginFinal { // nobody has answered for so long that nobody will
+	case l.unsent && l.incoming.failed() && c.Now-l.heard >= c.Times.Wait+c.Times.Lease:
+		if l.Phase != ProducerFinal { // nobody has answered for so long that nobody will
 			c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled})
 		}
-	case l.State == originSent || l.State == OriginCancelled:
+	case l.Phase == producerSent || l.Phase == ProducerCancelled:
 		c.resend(l)
-		if l.State == OriginCancelled && !l.Fenced && !l.unsent && c.Now-l.heard >= c.Times.Lost {
+		if l.Phase == ProducerCancelled && !l.Fenced && !l.unsent && c.Now-l.heard >= c.Times.Lost {
 			c.emit(Effect{Do: DoFence, Peer: l.Session.Peer}) // it is silent
 		}
-	case l.State == originLost && l.receipt.State == receiptCollect:
-		c.stop(l.receipt, kvplane.PeerGone, "")
-	case l.State == OriginFinal && !l.drained:
-		c.emit(Effect{Do: DoDrain, Peer: l.Session.Peer, Seq: l.Seq, ID: l.receipt.ID})
+	case l.Phase == producerLost && l.incoming.State == incomingReceiving:
+		c.stop(l.incoming, kvplane.PeerGone, "")
+	case l.Phase == ProducerFinal && !l.flushed:
+		c.emit(Effect{Do: DoFlush, Peer: l.Session.Peer, Seq: l.Seq, ID: l.incoming.ID})
 	}
 }
 
-func (c *Consumer) alarmReceipt(r *Receipt) {
+func (c *Consumer) alarmIncoming(r *IncomingTransfer) {
 	switch r.State {
-	case receiptQueued:
+	case incomingQueued:
 		if c.Now < r.until {
 			r.wake = r.until
 			c.timers.Set(r)
 			return
 		}
-		c.lapse(r, kvplane.Deadline, "")
-	case receiptPairing, receiptCollect:
+		c.expireQueued(r, kvplane.Deadline, "")
+	case incomingPairing, incomingReceiving:
 		c.stop(r, kvplane.Deadline, "")
-	case receiptReady: // only those that never write are left; nothing hangs on them
-		for _, l := range r.Links {
-			if l.State != OriginFinal {
+	case incomingReady: // only those that never write are left; nothing hangs on them
+		for _, l := range r.Producers {
+			if l.Phase != ProducerFinal {
 				c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Deadline})
 			}
 		}
-	case receiptSafe:
+	case incomingReusable:
 		r.retired, r.unpaired = true, false
 		c.Check(r)
 	}

@@ -1,7 +1,13 @@
-// Package core decides what becomes of transfers on one rank, as two pure values: the Producer, whose engine offers blocks, and the Consumer,
-// whose engine expects them. Step takes one event and returns effects. They perform no I/O, start nothing and read no clock; their states
-// are the tables of docs/kvplane.md. The owner in package agent drives them: it turns what happens into events, carries effects out, and asks
-// what stands in producer_answers.go and consumer_answers.go.
+// Package core decides what becomes of transfers on one rank, as two pure state machines: the Producer, whose engine offers blocks, and the
+// Consumer, whose engine expects them. Step takes one event and appends effects. They perform no I/O, start nothing and read no clock; their
+// states are the tables of docs/kvplane.md. Package agent drives them: owner.go turns what happens into events, execute.go carries effects out.
+//
+// step.go has all events and effects. A transfer on the consumer: consumer_engine.go (EvExpect, EvProducers), consumer_send.go (DoWriteRequest),
+// consumer_status.go (EvStatus until DoReport). On the producer: producer_engine.go (EvOffer, EvConsumers), producer_request.go (EvWriteRequest,
+// DoPost), producer_engine.go again (EvWritten), producer_transfer.go (DoReport). A cancel: consumer_engine.go (EvAbandon), consumer_status.go
+// (stop), consumer_send.go (DoCancel), producer_request.go (EvCancel). The other files: heartbeats (consumer_heartbeat.go,
+// producer_heartbeat.go), lost and dead peers (consumer_peer.go, consumer_fence.go), leases and tombstones (producer_lease.go), questions of
+// the owner (consumer_answers.go, producer_answers.go).
 //
 // Fields are exported for the simulator alone, which checks what must hold and breaks the rules one by one.
 package core
@@ -19,7 +25,7 @@ type core struct {
 	Times   kvplane.Times
 	timers  alarm.Timers
 	closing bool
-	beats   []wire.Beat // sent in this step
+	lines   []wire.HeartbeatLine // sent in this step
 	Out     []Effect
 	Now     time.Duration
 }

@@ -9,50 +9,50 @@ import (
 	"pdrouter/metadata"
 )
 
-// What the owner of a producer asks of it. Nothing of it changes the producer but endSession and keepSpent.
+// What the owner of a producer asks of it. Nothing of it changes the producer but EndSession and KeepTombstones.
 
-// Knows says that an id is the producer's: registered, offered, or ended not long ago.
-func (p *Producer) Knows(id kvplane.TransferID) bool { return p.Given[id] != nil }
+// Knows says that an id is the producer's: requested, offered, or ended not long ago.
+func (p *Producer) Knows(id kvplane.TransferID) bool { return p.Outgoing[id] != nil }
 
 // Accepted says whether an Offer that it was given was taken, and whether its blocks are held: it may have been given up before.
 func (p *Producer) Accepted(o *kvplane.Offer) (taken, held bool) {
-	g := p.Given[o.ID]
+	g := p.Outgoing[o.ID]
 	if g == nil || g.Offer != o {
 		return false, false
 	}
-	return true, g.State == GivenHeld
+	return true, g.State == OutgoingHeld
 }
 
-// Hanging adds the engines that are told again and again how their registrations have ended.
+// Hanging adds the engines that are told again and again how their write requests have ended.
 func (p *Producer) Hanging(out map[metadata.Incarnation]bool) {
 	for _, s := range p.Sessions {
-		if len(s.Regs) > 0 && !s.void {
+		if len(s.Requests) > 0 && !s.void {
 			out[s.inc] = true
 		}
 	}
 }
 
-// Busy says that a session has registrations.
+// Busy says that a session has write requests.
 func (p *Producer) Busy(peer PeerID) bool {
 	s := p.Sessions[peer]
-	return s != nil && len(s.Regs) > 0
+	return s != nil && len(s.Requests) > 0
 }
 
 // EndSession prepares for the end of a session that is not busy: what is asked later about numbers that may have been written is answered as if
 // they had been.
 func (p *Producer) EndSession(peer PeerID) {
-	if s := p.Sessions[peer]; s != nil && s.burnt > s.Floor {
-		p.past = max(p.past, s.burnt)
+	if s := p.Sessions[peer]; s != nil && s.maybeWrittenBelow > s.LowWater {
+		p.pastWrittenBelow = max(p.pastWrittenBelow, s.maybeWrittenBelow)
 	}
 }
 
-// Counts returns how many registrations are not forgotten, how many offers are held, and how many blocks those have.
+// Counts returns how many write requests are not forgotten, how many offers are held, and how many blocks those have.
 func (p *Producer) Counts() (registrations, offers, held int) {
 	for _, in := range p.Sessions {
-		registrations += len(in.Regs)
+		registrations += len(in.Requests)
 	}
-	for _, g := range p.Given {
-		if g.State == GivenHeld || g.State == givenDraining {
+	for _, g := range p.Outgoing {
+		if g.State == OutgoingHeld || g.State == outgoingDraining {
 			offers++
 			held += transfer.CountBlocks(g.Offer.Groups)
 		}
@@ -60,26 +60,26 @@ func (p *Producer) Counts() (registrations, offers, held int) {
 	return registrations, offers, held
 }
 
-// KeepSpent takes over what an older table had spent. Their sessions are gone, the ids are not.
-func (p *Producer) KeepSpent(old *Producer, now time.Duration) {
-	ended := slices.Clone(old.spent.all[old.spent.from:])
+// KeepTombstones takes over what an older table had spent. Their sessions are gone, the ids are not.
+func (p *Producer) KeepTombstones(old *Producer, now time.Duration) {
+	ended := slices.Clone(old.tombstones.all[old.tombstones.from:])
 	served := len(ended)
-	for _, g := range old.Given {
-		if g.State == GivenSpent && g.Offer == nil {
+	for _, g := range old.Outgoing {
+		if g.State == OutgoingTombstone && g.Offer == nil {
 			ended = append(ended, g)
 		}
 	}
-	slices.SortFunc(ended[served:], func(a, b *given) int { return a.ID.Compare(b.ID) })
+	slices.SortFunc(ended[served:], func(a, b *outgoing) int { return a.ID.Compare(b.ID) })
 	for _, g := range ended {
-		if g.State != GivenSpent || old.Given[g.ID] != g || p.Given[g.ID] != nil {
+		if g.State != OutgoingTombstone || old.Outgoing[g.ID] != g || p.Outgoing[g.ID] != nil {
 			continue
 		}
-		kept := &given{ID: g.ID, State: GivenSpent, Offer: g.Offer, reason: g.reason, detail: g.detail, wake: max(g.wake, now+1)}
-		p.Given[g.ID] = kept
+		kept := &outgoing{ID: g.ID, State: OutgoingTombstone, Offer: g.Offer, reason: g.reason, detail: g.detail, wake: max(g.wake, now+1)}
+		p.Outgoing[g.ID] = kept
 		if kept.Offer == nil {
-			p.unborn++
+			p.abandonedBeforeOffer++
 		} else {
-			p.spent.push(kept)
+			p.tombstones.push(kept)
 		}
 		p.timers.Set(kept)
 	}

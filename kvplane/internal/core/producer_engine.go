@@ -7,26 +7,26 @@ import (
 
 // offer takes what the engine has finished. Each transfer that is offered for the first time ends in one Sent.
 func (p *Producer) offer(e Event) {
-	g := p.Given[e.ID]
+	g := p.Outgoing[e.ID]
 	switch {
 	case g == nil:
-		g = &given{ID: e.ID} // the engine's own word: no bound stands in its way
-		p.Given[e.ID] = g
-	case g.State == GivenSpent && g.Offer == nil: // given up before it was finished
+		g = &outgoing{ID: e.ID} // the engine's own word: no bound stands in its way
+		p.Outgoing[e.ID] = g
+	case g.State == OutgoingTombstone && g.Offer == nil: // given up before it was finished
 		g.Offer = e.Offer
-		p.unborn--
-		p.spent.push(g)
+		p.abandonedBeforeOffer--
+		p.tombstones.push(g)
 		p.emit(Effect{Do: DoReport, Report: kvplane.Sent, ID: g.ID, Reason: g.reason, Detail: g.detail, Offer: g.Offer})
 		return
-	case g.State != GivenEarly:
+	case g.State != OutgoingEarly:
 		p.drop(e, DropRepeat)
 		return
 	}
-	g.State, g.Offer = GivenHeld, e.Offer
+	g.State, g.Offer = OutgoingHeld, e.Offer
 	g.lease = p.Now + p.Times.Lease
 	g.wake = g.lease
 	p.timers.Set(g)
-	p.held.add(g, (*given).isHeld)
+	p.held.add(g, (*outgoing).isHeld)
 	if p.closing {
 		p.lose(g, kvplane.Closing, "")
 	}
@@ -34,19 +34,19 @@ func (p *Producer) offer(e Event) {
 
 // consumers starts the writes, now that it is known whom this rank owes one.
 func (p *Producer) consumers(e Event) {
-	g := p.Given[e.ID]
-	if g == nil || g.State != GivenHeld || g.Known {
+	g := p.Outgoing[e.ID]
+	if g == nil || g.State != OutgoingHeld || g.Known {
 		p.drop(e, dropState)
 		return
 	}
 	g.Owed, g.Known = e.Owed, true
-	for _, r := range g.Regs { // a consumer that has given up already
-		if g.State == GivenHeld && r.State == RegEnded && r.Status.State != wire.Done && g.owes(r.from.peer) {
+	for _, r := range g.Requests { // a consumer that has given up already
+		if g.State == OutgoingHeld && r.State == RequestEnded && r.Status.State != wire.Done && g.owes(r.from.peer) {
 			p.lose(g, r.Status.Reason, r.Status.Detail)
 		}
 	}
-	for _, r := range g.Regs {
-		if g.State == GivenHeld && r.State == regWaiting {
+	for _, r := range g.Requests {
+		if g.State == OutgoingHeld && r.State == requestWaiting {
 			p.serve(r)
 		}
 	}
@@ -54,33 +54,33 @@ func (p *Producer) consumers(e Event) {
 }
 
 func (p *Producer) unpaired(e Event) {
-	g := p.Given[e.ID]
-	if g == nil || g.State != GivenHeld || g.Known {
+	g := p.Outgoing[e.ID]
+	if g == nil || g.State != OutgoingHeld || g.Known {
 		p.drop(e, dropState)
 		return
 	}
 	p.lose(g, e.Reason, e.Detail)
 }
 
-// abandon is the engine's word that the request is aborted, will never be finished, is wanted by nobody, or that the
+// abandon is the engine's word that the request is aborted, will never be finished, is not wanted any more, or that the
 // engine wants its blocks back. While one of them is being written the blocks stay held: Sent says when they are free.
 func (p *Producer) abandon(e Event) {
-	g := p.Given[e.ID]
+	g := p.Outgoing[e.ID]
 	if g == nil {
-		g = &given{ID: e.ID, State: GivenEarly}
-		p.Given[e.ID] = g
+		g = &outgoing{ID: e.ID, State: OutgoingEarly}
+		p.Outgoing[e.ID] = g
 	}
 	switch g.State {
-	case GivenEarly:
-		g.State, g.reason, g.detail = GivenSpent, kvplane.Dead, e.Detail
-		p.unborn++
-		p.keep(g)
-		for _, r := range g.Regs {
-			if r.State == regWaiting {
+	case OutgoingEarly:
+		g.State, g.reason, g.detail = OutgoingTombstone, kvplane.Dead, e.Detail
+		p.abandonedBeforeOffer++
+		p.keepTombstone(g)
+		for _, r := range g.Requests {
+			if r.State == requestWaiting {
 				p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Dead, Detail: e.Detail}, true)
 			}
 		}
-	case GivenHeld:
+	case OutgoingHeld:
 		p.lose(g, kvplane.Dead, e.Detail)
 	default:
 		p.drop(e, DropRepeat)
@@ -90,11 +90,11 @@ func (p *Producer) abandon(e Event) {
 // result takes the end of a post: refused, nothing to write, written or broken.
 func (p *Producer) result(e Event) {
 	s := p.Sessions[e.Peer]
-	if s == nil || s.Regs[e.Seq] == nil || s.Regs[e.Seq].State != RegWriting {
+	if s == nil || s.Requests[e.Seq] == nil || s.Requests[e.Seq].State != RequestWriting {
 		p.drop(e, DropUnknown)
 		return
 	}
-	r := s.Regs[e.Seq]
+	r := s.Requests[e.Seq]
 	switch e.Kind {
 	case EvRefused:
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: e.Reason, Detail: e.Detail}, true)
@@ -105,7 +105,7 @@ func (p *Producer) result(e Event) {
 	case EvBroken:
 		p.end(r, wire.Status{State: wire.Failed, Reason: kvplane.WriteFailed, Detail: e.Detail}, true)
 	}
-	p.part(s)
+	p.sayBye(s)
 	p.leave(s)
 }
 
@@ -121,7 +121,7 @@ func (p *Producer) reach(e Event) {
 	}
 	for _, r := range s.Order.All {
 		switch {
-		case r.State != regPairing || !r.in():
+		case r.State != requestPairing || !r.in():
 		case e.Kind == EvUp:
 			p.serve(r)
 		default:
@@ -141,13 +141,13 @@ func (p *Producer) gone(e Event) {
 			if !r.in() {
 				continue
 			}
-			if r.State == RegWriting {
+			if r.State == RequestWriting {
 				r.unheard = true
 				continue
 			}
-			delete(s.Regs, r.Seq)
+			delete(s.Requests, r.Seq)
 			r.wake = 0
-			if r.State != RegEnded {
+			if r.State != RequestEnded {
 				r.unheard = true
 				p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Superseded}, false)
 			}
@@ -155,15 +155,15 @@ func (p *Producer) gone(e Event) {
 		p.leave(s)
 	}
 	for _, g := range p.held.All {
-		if g.State == GivenHeld && g.Offer.Peer == e.Inc && (e.Peer == 0 || g.owes(e.Peer)) {
+		if g.State == OutgoingHeld && g.Offer.Peer == e.Inc && (e.Peer == 0 || g.owes(e.Peer)) {
 			p.lose(g, kvplane.Superseded, "")
 		}
 	}
 }
 
 // leave removes a void session when its last write has ended.
-func (p *Producer) leave(s *inbound) {
-	if len(s.Regs) == 0 && s.void {
+func (p *Producer) leave(s *consumerSession) {
+	if len(s.Requests) == 0 && s.void {
 		s.left = true
 		delete(p.Sessions, s.peer)
 	}

@@ -6,31 +6,31 @@ import (
 )
 
 // early remembers a transfer that is known only from its consumers; nil if there is no room. The transfer that was
-// spent first makes room: it is never offered again, so a registration for it starts nothing.
-func (p *Producer) early(id kvplane.TransferID) *given {
-	for len(p.Given)-p.unborn >= p.Bounds.Given {
-		oldest := p.spent.pop()
+// spent first makes room: it is never offered again, so a write request for it starts nothing.
+func (p *Producer) early(id kvplane.TransferID) *outgoing {
+	for len(p.Outgoing)-p.abandonedBeforeOffer >= p.Bounds.Outgoing {
+		oldest := p.tombstones.pop()
 		if oldest == nil {
 			return nil
 		}
-		if oldest.State == GivenSpent && p.Given[oldest.ID] == oldest {
+		if oldest.State == OutgoingTombstone && p.Outgoing[oldest.ID] == oldest {
 			p.clear(oldest)
 		}
 	}
-	g := &given{ID: id, State: GivenEarly}
-	p.Given[id] = g
+	g := &outgoing{ID: id, State: OutgoingEarly}
+	p.Outgoing[id] = g
 	return g
 }
 
 // extend keeps a held transfer for a consumer that has said that it will come, or is here. It never shortens a lease.
-func (p *Producer) extend(g *given, s *inbound) {
-	if g.State == GivenHeld && g.Offer.Peer == s.inc {
+func (p *Producer) extend(g *outgoing, s *consumerSession) {
+	if g.State == OutgoingHeld && g.Offer.Peer == s.inc {
 		g.lease = max(g.lease, p.Now+2*p.Times.Lease/3) // the alarm stays where it is, and looks again
 	}
 }
 
-// expire ends a lease, if no beat has extended it.
-func (p *Producer) expire(g *given) {
+// expire ends a lease, if no heartbeat has extended it.
+func (p *Producer) expire(g *outgoing) {
 	if p.Now < g.lease {
 		g.wake = g.lease
 		p.timers.Set(g)
@@ -39,11 +39,11 @@ func (p *Producer) expire(g *given) {
 	p.lose(g, kvplane.LeaseOver, "")
 }
 
-// lose gives up a transfer that was offered: nobody is served any more, and the report waits for writes in progress.
-func (p *Producer) lose(g *given, why kvplane.Reason, detail string) {
-	g.State, g.reason, g.detail, g.wake = givenDraining, why, detail, 0
-	for _, r := range g.Regs {
-		if r.State == regWaiting || r.State == regPairing {
+// lose gives up a transfer that was offered: no consumer is served any more, and the report waits for writes in progress.
+func (p *Producer) lose(g *outgoing, why kvplane.Reason, detail string) {
+	g.State, g.reason, g.detail, g.wake = outgoingDraining, why, detail, 0
+	for _, r := range g.Requests {
+		if r.State == requestWaiting || r.State == requestPairing {
 			p.end(r, wire.Status{State: wire.NotBegun, Reason: g.late(), Detail: detail}, true)
 		}
 	}
@@ -51,7 +51,7 @@ func (p *Producer) lose(g *given, why kvplane.Reason, detail string) {
 }
 
 // late is what a consumer is told whom a transfer cannot serve any more.
-func (g *given) late() kvplane.Reason {
+func (g *outgoing) late() kvplane.Reason {
 	switch g.reason {
 	case 0:
 		return kvplane.Spent
@@ -62,56 +62,56 @@ func (g *given) late() kvplane.Reason {
 }
 
 // Spend ends a transfer that had been offered.
-func (p *Producer) Spend(g *given) {
+func (p *Producer) EndTransfer(g *outgoing) {
 	done := 0
-	for _, r := range g.Regs {
-		if r.State == RegEnded && r.Status.State == wire.Done && g.owes(r.from.peer) {
+	for _, r := range g.Requests {
+		if r.State == RequestEnded && r.Status.State == wire.Done && g.owes(r.from.peer) {
 			done++
 		}
 	}
-	g.State = GivenSpent
-	p.keep(g)
+	g.State = OutgoingTombstone
+	p.keepTombstone(g)
 	p.emit(Effect{Do: DoReport, Report: kvplane.Sent, ID: g.ID, Reason: g.reason, Detail: g.detail, K: done, N: len(g.Owed), Offer: g.Offer})
 }
 
-// keep remembers a transfer that nobody is served from as long as a registration of it may still be on its way.
-func (p *Producer) keep(g *given) {
+// keepTombstone remembers a transfer that no consumer is served from as long as a write request of it may still be on its way.
+func (p *Producer) keepTombstone(g *outgoing) {
 	g.wake = p.Now + p.Times.Lease + p.Times.Wait
 	p.timers.Set(g)
-	if g.State == GivenSpent && g.Offer != nil {
-		p.spent.push(g)
+	if g.State == OutgoingTombstone && g.Offer != nil {
+		p.tombstones.push(g)
 	}
 }
 
-// retire forgets a transfer that can no longer be registered for.
-func (p *Producer) retire(g *given) {
-	for _, r := range g.Regs {
-		if r.State != RegEnded {
-			p.keep(g)
+// retire forgets a transfer for which no write request can come any more.
+func (p *Producer) retire(g *outgoing) {
+	for _, r := range g.Requests {
+		if r.State != RequestEnded {
+			p.keepTombstone(g)
 			return
 		}
 	}
 	p.clear(g)
-	for first := p.spent.first(); first != nil && p.Given[first.ID] != first; first = p.spent.first() {
-		p.spent.pop()
+	for first := p.tombstones.first(); first != nil && p.Outgoing[first.ID] != first; first = p.tombstones.first() {
+		p.tombstones.pop()
 	}
 }
 
-// clear forgets a transfer and what its consumers have registered. That their numbers are never begun again, and
+// clear forgets a transfer and its write requests. That their numbers are never begun again, and
 // which may have been written, is remembered in two numbers of each session.
-func (p *Producer) clear(g *given) {
+func (p *Producer) clear(g *outgoing) {
 	g.wake = 0
-	delete(p.Given, g.ID)
-	if g.State == GivenSpent && g.Offer == nil {
-		p.unborn--
+	delete(p.Outgoing, g.ID)
+	if g.State == OutgoingTombstone && g.Offer == nil {
+		p.abandonedBeforeOffer--
 	}
-	for _, r := range g.Regs {
+	for _, r := range g.Requests {
 		r.wake = 0
 		if r.in() {
-			delete(r.from.Regs, r.Seq)
-			r.from.Low = max(r.from.Low, r.Seq+1)
+			delete(r.from.Requests, r.Seq)
+			r.from.NeverStartBelow = max(r.from.NeverStartBelow, r.Seq+1)
 			if r.Status.State != wire.NotBegun {
-				r.from.burnt = max(r.from.burnt, r.Seq+1)
+				r.from.maybeWrittenBelow = max(r.from.maybeWrittenBelow, r.Seq+1)
 			}
 		}
 	}
@@ -119,11 +119,11 @@ func (p *Producer) clear(g *given) {
 
 // fifo keeps transfers in the order in which they were spent.
 type fifo struct {
-	all  []*given
+	all  []*outgoing
 	from int
 }
 
-func (f *fifo) push(g *given) {
+func (f *fifo) push(g *outgoing) {
 	if f.from > 64 && 2*f.from > len(f.all) {
 		n := copy(f.all, f.all[f.from:])
 		clear(f.all[n:])
@@ -133,7 +133,7 @@ func (f *fifo) push(g *given) {
 }
 
 // first returns the oldest, nil if there is none.
-func (f *fifo) first() *given {
+func (f *fifo) first() *outgoing {
 	if f.from == len(f.all) {
 		return nil
 	}
@@ -141,7 +141,7 @@ func (f *fifo) first() *given {
 }
 
 // pop removes the oldest and returns it, nil if there is none.
-func (f *fifo) pop() *given {
+func (f *fifo) pop() *outgoing {
 	g := f.first()
 	if g != nil {
 		f.all[f.from] = nil

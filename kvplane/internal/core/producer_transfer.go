@@ -1,6 +1,6 @@
 package core
 
-func (g *given) owes(peer PeerID) bool {
+func (g *outgoing) owes(peer PeerID) bool {
 	for _, o := range g.Owed {
 		if o == peer {
 			return true
@@ -10,10 +10,10 @@ func (g *given) owes(peer PeerID) bool {
 }
 
 // counted says how many owed consumers have come to their end.
-func (g *given) counted() int {
+func (g *outgoing) counted() int {
 	k := 0
-	for _, r := range g.Regs {
-		if r.State == RegEnded && g.owes(r.from.peer) {
+	for _, r := range g.Requests {
+		if r.State == RequestEnded && g.owes(r.from.peer) {
 			k++
 		}
 	}
@@ -21,20 +21,20 @@ func (g *given) counted() int {
 }
 
 // settle reports sent when nothing is owed any more and no write is in progress.
-func (p *Producer) settle(g *given) {
+func (p *Producer) settle(g *outgoing) {
 	switch g.State {
-	case GivenHeld:
+	case OutgoingHeld:
 		if !g.Known || g.counted() < len(g.Owed) {
 			return
 		}
-	case givenDraining:
+	case outgoingDraining:
 	default:
 		return
 	}
-	for _, r := range g.Regs {
-		if r.State != RegEnded {
+	for _, r := range g.Requests {
+		if r.State != RequestEnded {
 			return
 		}
 	}
-	p.Spend(g)
+	p.EndTransfer(g)
 }

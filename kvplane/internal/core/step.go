@@ -19,7 +19,7 @@ type Event struct {
 	Inc    metadata.Incarnation // session, gone, offer: whose
 	Seq    uint64
 	ID     kvplane.TransferID
-	Msg    *wire.Message // registered, cancelled, floor, status
+	Msg    *wire.Message // write request, cancel, ack, status
 	Offer  *kvplane.Offer
 	Expect *kvplane.Expectation
 	Links  []Link   // producers
@@ -27,7 +27,7 @@ type Event struct {
 	Reason kvplane.Reason
 	Detail string
 	Tokens int
-	Budget int  // registered: blocks that the registrations of this session may have together; 0: any number
+	Budget int  // write request: blocks that the write requests of this session may have together; 0: any number
 	Down   bool // of a peer's message: it cannot be reached now
 	Proof  bool // gone: the process is known to be dead, not only void
 	Fenced bool // gone: and nothing of it lands any more
@@ -43,38 +43,38 @@ type Link struct {
 type eventKind uint8
 
 const (
-	EvUp          eventKind = iota + 1 // a peer can be reached
-	EvDown                             // the connection to a peer is lost
-	EvUnreachable                      // a peer cannot be reached and will not be
-	EvGone                             // an incarnation is void, or one agent of it, if a peer is named
-	EvRegister                         // P: REGISTER
-	EvCancel                           // P: CANCEL
-	EvFloor                            // P: FLOOR
-	EvOffer                            // P: the engine has finished a request
-	EvConsumers                        // P: whom an offer owes a completion
-	EvUnpaired                         // both: the peer's records cannot be had
-	EvAbandon                          // both: the engine gives a transfer up
-	EvRefused                          // P: the plan refuses, or posting failed; nothing was posted
-	EvNothing                          // P: there is nothing to write
-	EvWritten                          // P: a write has ended well
-	EvBroken                           // P: a write has ended in an error
-	EvExpect                           // D: the engine has reserved blocks
-	EvProducers                        // D: whom to register with
-	EvStatus                           // D: STATUS or DONE
-	EvDrained                          // D: whatever a dead writer had sent has been taken in
-	EvFenced                           // D: nothing that a peer writes lands until it is admitted again
-	EvBeat                             // P: BEAT
-	EvQueue                            // D: the engine will expect a transfer later
-	EvBeatAck                          // D: the answer to a BEAT
-	EvBye                              // D: BYE
-	EvClose                            // both: the agent ends in good order
-	EvTick                             // time has passed
+	EvUp           eventKind = iota + 1 // a peer can be reached
+	EvDown                              // the connection to a peer is lost
+	EvUnreachable                       // a peer cannot be reached and will not be
+	EvGone                              // an incarnation is void, or one agent of it, if a peer is named
+	EvWriteRequest                      // P: WRITE_REQUEST
+	EvCancel                            // P: CANCEL
+	EvAck                               // P: ACK
+	EvOffer                             // P: the engine has finished a request
+	EvConsumers                         // P: which consumers an offer owes a write
+	EvUnpaired                          // both: the peer's records cannot be had
+	EvAbandon                           // both: the engine gives a transfer up
+	EvRefused                           // P: the plan refuses, or posting failed; nothing was posted
+	EvNothing                           // P: there is nothing to write
+	EvWritten                           // P: a write has ended well
+	EvBroken                            // P: a write has ended in an error
+	EvExpect                            // D: the engine has reserved blocks
+	EvProducers                         // D: which producers to send write requests to
+	EvStatus                            // D: STATUS or DONE
+	EvFlushed                           // D: the flush after DoFlush is over
+	EvFenced                            // D: nothing that a peer writes lands until it is admitted again
+	EvHeartbeat                         // P: HEARTBEAT
+	EvQueue                             // D: the engine will expect a transfer later
+	EvHeartbeatAck                      // D: the answer to a HEARTBEAT
+	EvBye                               // D: BYE
+	EvClose                             // both: the agent ends in good order
+	EvTick                              // time has passed
 )
 
 var eventNames = [...]string{
-	"none", "up", "down", "unreachable", "gone", "register", "cancel", "floor", "offer", "consumers", "unpaired",
-	"abandon", "refused", "nothing", "written", "broken", "expect", "producers", "status", "drained", "fenced",
-	"beat", "queue", "beatack", "bye", "close", "tick",
+	"none", "up", "down", "unreachable", "gone", "write-request", "cancel", "ack", "offer", "consumers", "unpaired",
+	"abandon", "refused", "nothing", "written", "broken", "expect", "producers", "status", "flushed", "fenced",
+	"heartbeat", "queue", "heartbeat-ack", "bye", "close", "tick",
 }
 
 func (k eventKind) String() string { return eventNames[k] }
@@ -92,36 +92,36 @@ type Effect struct {
 	Tokens int
 	K, N   int
 	Drop   Drop
-	Wait   time.Duration        // register: what is left of D's patience
-	Beats  []wire.Beat          // beat, beat-ack
-	Msg    *wire.Message        // post: the registration
+	Wait   time.Duration        // write request: what is left of D's patience
+	Lines  []wire.HeartbeatLine // heartbeat, heartbeat-ack
+	Msg    *wire.Message        // post: the write request
 	Offer  *kvplane.Offer       // post, report on P
-	Expect *kvplane.Expectation // register, report on D
+	Expect *kvplane.Expectation // write request, report on D
 }
 
 type action uint8
 
 const (
-	DoStatus   action = iota + 1 // send a STATUS
-	DoRegister                   // send a REGISTER
-	DoCancel                     // send a CANCEL
-	DoFloor                      // send a FLOOR, unless another message to this peer carries it
-	DoPair                       // try to reach a peer
-	DoSeek                       // find out again whom a queued transfer hears from
-	DoPost                       // plan and post the write of a registration
-	DoReport                     // tell the engine
-	DoDrain                      // take in all that a dead writer may have sent, twice, then say drained
-	DoFence                      // let nothing of a peer land any more, if the transport can, then say fenced
-	DoAdmit                      // let a fenced peer write again
-	DoBeat                       // send a BEAT
-	DoBeatAck                    // send its answer
-	DoBye                        // send a BYE
-	DoDrop                       // count an event without effect
+	DoStatus       action = iota + 1 // send a STATUS
+	DoWriteRequest                   // send a WRITE_REQUEST
+	DoCancel                         // send a CANCEL
+	DoAck                            // send an ACK, unless another message to this peer carries it
+	DoPair                           // try to reach a peer
+	DoResolve                        // look up again which producers a queued transfer has
+	DoPost                           // plan and post the write of a write request
+	DoReport                         // tell the engine
+	DoFlush                          // poll twice, so that all bytes of an ended writer have landed; then EvFlushed
+	DoFence                          // refuse the bytes of a peer, if the transport can; then EvFenced
+	DoAdmit                          // let a fenced peer write again
+	DoHeartbeat                      // send a HEARTBEAT
+	DoHeartbeatAck                   // send its answer
+	DoBye                            // send a BYE
+	DoDrop                           // count an event without effect
 )
 
 var actionNames = [...]string{
-	"none", "send-status", "send-register", "send-cancel", "send-floor", "pair", "seek", "post", "report", "drain", "fence", "admit",
-	"send-beat", "send-beat-ack", "send-bye", "drop",
+	"none", "send-status", "send-write-request", "send-cancel", "send-ack", "pair", "resolve", "post", "report", "flush", "fence", "admit",
+	"send-heartbeat", "send-heartbeat-ack", "send-bye", "drop",
 }
 
 func (a action) String() string { return actionNames[a] }
@@ -134,7 +134,7 @@ const (
 	DropUnknown                  // nobody waits for it
 	DropStranger                 // from a peer that has no say in it
 	DropRepeat                   // the same once more
-	DropFloor                    // settled long ago
+	DropSettled                  // settled long ago
 	dropConflict                 // contradicts what was said before
 	dropFull                     // a table is at its bound
 	DropMalformed

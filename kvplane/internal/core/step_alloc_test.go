@@ -54,7 +54,7 @@ func producing() *steady {
 	s := &steady{p: NewProducer(kvplane.Times{}.WithDefaults()), out: make([]Effect, 0, 8192)}
 	m := &wire.Message{Wait: time.Hour}
 	for i := range steadyTransfers {
-		s.step(Event{Kind: EvRegister, Peer: 1, Inc: far, Seq: uint64(i + 1), ID: steadyID(i), Msg: m})
+		s.step(Event{Kind: EvWriteRequest, Peer: 1, Inc: far, Seq: uint64(i + 1), ID: steadyID(i), Msg: m})
 		s.step(Event{Kind: EvOffer, ID: steadyID(i), Inc: far, Offer: &kvplane.Offer{ID: steadyID(i), Peer: far}})
 		s.step(Event{Kind: EvConsumers, ID: steadyID(i), Owed: []PeerID{1, 2}})
 	}
@@ -63,10 +63,10 @@ func producing() *steady {
 
 // TestNoAllocationPerEvent: what happens to transfers that are known makes nothing new, however often.
 func TestNoAllocationPerEvent(t *testing.T) {
-	lines, answers := &wire.Message{Beats: make([]wire.Beat, steadyTransfers)}, make([]wire.Beat, steadyTransfers)
+	lines, answers := &wire.Message{Lines: make([]wire.HeartbeatLine, steadyTransfers)}, make([]wire.HeartbeatLine, steadyTransfers)
 	for i := range answers {
-		lines.Beats[i] = wire.Beat{Seq: uint64(i + 1), ID: steadyID(i)}
-		answers[i] = wire.Beat{Seq: uint64(i + 1), Status: wire.Status{State: []wire.State{wire.Writing, wire.Done}[i%2]}}
+		lines.Lines[i] = wire.HeartbeatLine{Seq: uint64(i + 1), ID: steadyID(i)}
+		answers[i] = wire.HeartbeatLine{Seq: uint64(i + 1), Status: wire.Status{State: []wire.State{wire.Writing, wire.Done}[i%2]}}
 	}
 	waiting := &wire.Message{Status: wire.Status{State: wire.Waiting}}
 	done := &wire.Message{Status: wire.Status{State: wire.Done, Tokens: 8}}
@@ -94,21 +94,21 @@ func TestNoAllocationPerEvent(t *testing.T) {
 		{"BEAT sent", consuming, func(s *steady) {
 			s.at += time.Second
 			s.step(Event{Kind: EvTick})
-			s.step(Event{Kind: EvBeatAck, Peer: 1, Msg: waiting})
-			s.step(Event{Kind: EvBeatAck, Peer: 2, Msg: waiting})
+			s.step(Event{Kind: EvHeartbeatAck, Peer: 1, Msg: waiting})
+			s.step(Event{Kind: EvHeartbeatAck, Peer: 2, Msg: waiting})
 		}},
 		{"BEAT_ACK", consuming, func(s *steady) {
-			s.msg.Beats = answers[s.next : s.next+1]
-			s.step(Event{Kind: EvBeatAck, Peer: 1, Msg: &s.msg})
+			s.msg.Lines = answers[s.next : s.next+1]
+			s.step(Event{Kind: EvHeartbeatAck, Peer: 1, Msg: &s.msg})
 		}},
 		{"REGISTER again", producing, func(s *steady) {
-			s.step(Event{Kind: EvRegister, Peer: 1, Inc: far, Seq: uint64(s.next + 1), ID: s.id(), Msg: waiting})
+			s.step(Event{Kind: EvWriteRequest, Peer: 1, Inc: far, Seq: uint64(s.next + 1), ID: s.id(), Msg: waiting})
 		}},
 		{"CANCEL", producing, func(s *steady) {
 			s.step(Event{Kind: EvCancel, Peer: 1, Inc: far, Seq: uint64(s.next + 1), ID: s.id(), Msg: waiting})
 		}},
 		{"BEAT", producing, func(s *steady) {
-			s.step(Event{Kind: EvBeat, Peer: 1, Inc: far, Msg: lines})
+			s.step(Event{Kind: EvHeartbeat, Peer: 1, Inc: far, Msg: lines})
 		}},
 		{"write ended", producing, func(s *steady) {
 			s.step(Event{Kind: EvWritten, Peer: 1, Seq: uint64(s.next + 1), ID: s.id(), Tokens: 8})
@@ -118,8 +118,8 @@ func TestNoAllocationPerEvent(t *testing.T) {
 		}},
 		{"FLOOR", producing, func(s *steady) {
 			s.step(Event{Kind: EvWritten, Peer: 1, Seq: uint64(s.next + 1), ID: s.id(), Tokens: 8})
-			s.msg.Floor = uint64(s.next + 2)
-			s.step(Event{Kind: EvFloor, Peer: 1, Inc: far, Msg: &s.msg})
+			s.msg.LowWater = uint64(s.next + 2)
+			s.step(Event{Kind: EvAck, Peer: 1, Inc: far, Msg: &s.msg})
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -166,12 +166,12 @@ func TestAllocationsOfOneTransfer(t *testing.T) {
 		o := &kvplane.Offer{Peer: far}
 		owed := []PeerID{1}
 		run := func() {
-			s.step(Event{Kind: EvRegister, Peer: 1, Inc: far, Seq: uint64(s.next + 1), ID: s.id(), Msg: m})
+			s.step(Event{Kind: EvWriteRequest, Peer: 1, Inc: far, Seq: uint64(s.next + 1), ID: s.id(), Msg: m})
 			s.step(Event{Kind: EvOffer, ID: s.id(), Inc: far, Offer: o})
 			s.step(Event{Kind: EvConsumers, ID: s.id(), Owed: owed})
 			s.step(Event{Kind: EvWritten, Peer: 1, Seq: uint64(s.next + 1), ID: s.id(), Tokens: 8})
-			s.msg.Floor = uint64(s.next + 2)
-			s.step(Event{Kind: EvFloor, Peer: 1, Inc: far, Msg: &s.msg})
+			s.msg.LowWater = uint64(s.next + 2)
+			s.step(Event{Kind: EvAck, Peer: 1, Inc: far, Msg: &s.msg})
 			s.next++
 			s.at += time.Second // what was spent is forgotten, as in a long run
 			s.step(Event{Kind: EvTick})
@@ -179,7 +179,7 @@ func TestAllocationsOfOneTransfer(t *testing.T) {
 		for range 600 {
 			run()
 		}
-		if got := testing.AllocsPerRun(500, run); got > 3 { // the transfer, its registration, the list of these
+		if got := testing.AllocsPerRun(500, run); got > 3 { // the transfer, its write request, the list of these
 			t.Errorf("%v allocations; want at most 3", got)
 		}
 	})

@@ -29,7 +29,7 @@ func TestEarlyRegistrationsAreBounded(t *testing.T) {
 	p := NewProducer(kvplane.Times{}.WithDefaults())
 	m := &wire.Message{Wait: time.Minute}
 	register := func(peer PeerID, i int) []Effect {
-		return p.Step(Event{Kind: EvRegister, At: 1, Peer: peer, Inc: far, Seq: uint64(i + 1), ID: numbered(i), Msg: m}, nil)
+		return p.Step(Event{Kind: EvWriteRequest, At: 1, Peer: peer, Inc: far, Seq: uint64(i + 1), ID: numbered(i), Msg: m}, nil)
 	}
 	for i := range maxEarly {
 		if out := register(1, i); len(out) != 1 || out[0].Status.State != wire.Waiting {
@@ -40,8 +40,8 @@ func TestEarlyRegistrationsAreBounded(t *testing.T) {
 	if len(out) != 2 || out[0].Drop != dropFull || out[1].Status.Reason != kvplane.Full {
 		t.Errorf("one more than fit: %+v; want a count and not_begun(full)", out)
 	}
-	if len(p.Sessions[1].Regs) != maxEarly || len(p.Given) != maxEarly {
-		t.Errorf("%d registrations of %d transfers are remembered; want %d", len(p.Sessions[1].Regs), len(p.Given), maxEarly)
+	if len(p.Sessions[1].Requests) != maxEarly || len(p.Outgoing) != maxEarly {
+		t.Errorf("%d registrations of %d transfers are remembered; want %d", len(p.Sessions[1].Requests), len(p.Outgoing), maxEarly)
 	}
 	if out := register(2, maxEarly); len(out) != 1 || out[0].Status.State != wire.Waiting {
 		t.Errorf("another session: %+v; want waiting", out)
@@ -55,27 +55,27 @@ func TestEarlyRegistrationsAreBounded(t *testing.T) {
 	id := numbered(1 << 20)
 	p.Step(Event{Kind: EvOffer, At: 3, ID: id, Inc: far, Offer: &kvplane.Offer{Peer: far}}, nil)
 	p.Step(Event{Kind: EvConsumers, At: 3, ID: id, Owed: []PeerID{1}}, nil)
-	out = p.Step(Event{Kind: EvRegister, At: 3, Peer: 1, Inc: far, Seq: 1 << 20, ID: id, Msg: m}, nil)
+	out = p.Step(Event{Kind: EvWriteRequest, At: 3, Peer: 1, Inc: far, Seq: 1 << 20, ID: id, Msg: m}, nil)
 	if count(out, DoPost) != 1 {
 		t.Errorf("an offered one: %+v; want it to be written", out)
 	}
 }
 
-// TestCancelsOfUnknownNumbersAreBounded: so is what is remembered of cancels that overtook their registrations.
+// TestCancelsOfUnknownNumbersAreBounded: so is what is remembered of cancels that overtook their write requests.
 func TestCancelsOfUnknownNumbersAreBounded(t *testing.T) {
 	p := NewProducer(kvplane.Times{}.WithDefaults())
 	full := 0
-	for i := range maxRegistrations + 10 {
+	for i := range maxRequests + 10 {
 		out := p.Step(Event{Kind: EvCancel, At: 1, Peer: 1, Inc: far, Seq: uint64(i + 1), ID: numbered(i), Msg: &wire.Message{}}, nil)
 		full += count(out, DoDrop)
 	}
-	if full != 10 || len(p.Sessions[1].Regs) != maxRegistrations {
-		t.Errorf("%d were refused, %d are remembered; want 10 and %d", full, len(p.Sessions[1].Regs), maxRegistrations)
+	if full != 10 || len(p.Sessions[1].Requests) != maxRequests {
+		t.Errorf("%d were refused, %d are remembered; want 10 and %d", full, len(p.Sessions[1].Requests), maxRequests)
 	}
 }
 
 // TestSpentTransfersMakeRoom: a table full of what has ended does not stop the next transfer; what was forgotten for
-// it is never begun, however late its registration comes.
+// it is never begun, however late its write request comes.
 func TestSpentTransfersMakeRoom(t *testing.T) {
 	p := NewProducer(kvplane.Times{}.WithDefaults())
 	m := &wire.Message{Wait: time.Second}
@@ -83,25 +83,25 @@ func TestSpentTransfersMakeRoom(t *testing.T) {
 		e.At, e.Inc = 1, far
 		return p.Step(e, nil)
 	}
-	for i := range maxGiven {
+	for i := range maxOutgoing {
 		step(Event{Kind: EvOffer, ID: numbered(i), Offer: &kvplane.Offer{Peer: far}})
 		step(Event{Kind: EvAbandon, ID: numbered(i)})
 	}
-	if len(p.Given) != maxGiven {
-		t.Fatalf("%d transfers; want %d", len(p.Given), maxGiven)
+	if len(p.Outgoing) != maxOutgoing {
+		t.Fatalf("%d transfers; want %d", len(p.Outgoing), maxOutgoing)
 	}
-	if out := step(Event{Kind: EvRegister, Peer: 1, Seq: 1, ID: numbered(maxGiven), Msg: m}); out[0].Status.State != wire.Waiting {
+	if out := step(Event{Kind: EvWriteRequest, Peer: 1, Seq: 1, ID: numbered(maxOutgoing), Msg: m}); out[0].Status.State != wire.Waiting {
 		t.Errorf("a registration into a full table: %+v; want waiting", out)
 	}
-	if len(p.Given) != maxGiven || p.Given[numbered(0)] != nil || p.Given[numbered(1)] == nil {
-		t.Errorf("%d transfers; want %d, without the oldest", len(p.Given), maxGiven)
+	if len(p.Outgoing) != maxOutgoing || p.Outgoing[numbered(0)] != nil || p.Outgoing[numbered(1)] == nil {
+		t.Errorf("%d transfers; want %d, without the oldest", len(p.Outgoing), maxOutgoing)
 	}
 	// A table full of what still waits takes no more.
 	q := NewProducer(kvplane.Times{}.WithDefaults())
-	for i := range maxGiven {
-		q.Step(Event{Kind: EvRegister, At: 1, Peer: PeerID(i / maxEarly), Inc: far, Seq: uint64(i + 1), ID: numbered(i), Msg: m}, nil)
+	for i := range maxOutgoing {
+		q.Step(Event{Kind: EvWriteRequest, At: 1, Peer: PeerID(i / maxEarly), Inc: far, Seq: uint64(i + 1), ID: numbered(i), Msg: m}, nil)
 	}
-	out := q.Step(Event{Kind: EvRegister, At: 1, Peer: 99, Inc: far, Seq: 1, ID: numbered(maxGiven), Msg: m}, nil)
+	out := q.Step(Event{Kind: EvWriteRequest, At: 1, Peer: 99, Inc: far, Seq: 1, ID: numbered(maxOutgoing), Msg: m}, nil)
 	if count(out, DoDrop) != 1 || out[len(out)-1].Status.Reason != kvplane.Full {
 		t.Errorf("a registration into a table of waiting ones: %+v; want not_begun(full)", out)
 	}
@@ -111,16 +111,16 @@ func TestSpentTransfersMakeRoom(t *testing.T) {
 // what peers say, so that a late offer of it is not held.
 func TestAbandonFindsRoom(t *testing.T) {
 	s := newStepper("producer")
-	s.p.Bounds.Given = 1
+	s.p.Bounds.Outgoing = 1
 	s.play(t, `
-		register peer=1 seq=1 tid=1 floor=1
+		write-request peer=1 seq=1 tid=1 low=1
 		> send-status peer=1 seq=1 tid=1 waiting
 		abandon tid=2
 		abandon tid=1
 		> send-status peer=1 seq=1 tid=1 not_begun (dead)
-		register peer=1 seq=2 tid=3 floor=2
+		write-request peer=1 seq=2 tid=3 low=2
 		> send-status peer=1 seq=2 tid=3 waiting
-		register peer=1 seq=3 tid=4 floor=2
+		write-request peer=1 seq=3 tid=4 low=2
 		> drop full peer=1 seq=3 tid=4
 		> send-status peer=1 seq=3 tid=4 not_begun (full)
 		offer tid=1
@@ -130,15 +130,15 @@ func TestAbandonFindsRoom(t *testing.T) {
 		# Now they have served, and make room.
 		abandon tid=3
 		> send-status peer=1 seq=2 tid=3 not_begun (dead)
-		register peer=1 seq=4 tid=5 floor=3
+		write-request peer=1 seq=4 tid=5 low=3
 		> send-status peer=1 seq=4 tid=5 waiting
-		= tid 3 spent, tid 5 early, peer 1 seq 4 waiting
+		= tid 3 tombstone, tid 5 early, peer 1 seq 4 waiting
 		tick at=300s
 		> send-status peer=1 seq=4 tid=5 not_begun (no_offer)
 		tick at=400s
 		= nothing`)
-	if s.p.unborn != 0 {
-		t.Errorf("%d are counted though nothing is left", s.p.unborn)
+	if s.p.abandonedBeforeOffer != 0 {
+		t.Errorf("%d are counted though nothing is left", s.p.abandonedBeforeOffer)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestAbandonFindsRoom(t *testing.T) {
 func TestLongBeatIsCut(t *testing.T) {
 	times := kvplane.Times{}.WithDefaults()
 	c := NewConsumer(times)
-	total := wire.MaxBeats + 100
+	total := wire.MaxLines + 100
 	for i := range total {
 		id := numbered(i)
 		x := &kvplane.Expectation{ID: id, Peer: far, Need: [2]int{0, 8}, Wait: time.Hour}
@@ -161,20 +161,20 @@ func TestLongBeatIsCut(t *testing.T) {
 			switch x.Do {
 			case DoDrop:
 				cut++
-			case DoBeat:
-				if len(x.Beats) > wire.MaxBeats {
-					t.Errorf("a beat of %d lines; want at most %d", len(x.Beats), wire.MaxBeats)
+			case DoHeartbeat:
+				if len(x.Lines) > wire.MaxLines {
+					t.Errorf("a beat of %d lines; want at most %d", len(x.Lines), wire.MaxLines)
 				}
-				for _, l := range x.Beats {
+				for _, l := range x.Lines {
 					named[l.Seq]++
 				}
-				c.Step(Event{Kind: EvBeatAck, At: at, Peer: 1, Msg: &wire.Message{}}, nil)
+				c.Step(Event{Kind: EvHeartbeatAck, At: at, Peer: 1, Msg: &wire.Message{}}, nil)
 			}
 		}
 	}
 	beat(times.Beat + 1)
-	if len(named) != wire.MaxBeats || cut != 1 {
-		t.Errorf("the first beat names %d, %d cuts are counted; want %d and 1", len(named), cut, wire.MaxBeats)
+	if len(named) != wire.MaxLines || cut != 1 {
+		t.Errorf("the first beat names %d, %d cuts are counted; want %d and 1", len(named), cut, wire.MaxLines)
 	}
 	beat(times.Beat + times.Resend + 2)
 	if len(named) != total || cut != 1 {

@@ -8,38 +8,38 @@ func TestGoodbyeEndsAWriteThatWasHeardOf(t *testing.T) {
 	const writing = `
 		expect tid=1
 		producers tid=1 from=1
-		> send-register peer=1 seq=1 tid=1
+		> send-write-request peer=1 seq=1 tid=1
 		status peer=1 seq=1 state=writing
 		`
 	const drained = `
 		tick at=2s
-		> drain peer=1 seq=1 tid=1
-		drained peer=1 seq=1 tid=1
+		> flush peer=1 seq=1 tid=1
+		flushed peer=1 seq=1 tid=1
 		`
 	for name, script := range map[string]string{
 		"under way": writing + `
 			bye peer=1
-			> send-floor peer=1 seq=1
+			> send-ack peer=1 seq=1
 			> report negative tid=1 because=closing 0/1` + drained + `
 			> report safe tid=1 because=closing 0/1
-			= peer 1 floor 2`,
+			= peer 1 low-water 2`,
 		"under way, and done after all": writing + `
 			bye peer=1
-			> send-floor peer=1 seq=1
+			> send-ack peer=1 seq=1
 			> report negative tid=1 because=closing 0/1
 			status peer=1 seq=1 state=done
 			> drop floor peer=1 seq=1
-			> send-floor peer=1 seq=1` + drained + `
+			> send-ack peer=1 seq=1` + drained + `
 			> report safe tid=1 because=closing 0/1`,
 		"given up before": writing + `
 			abandon tid=1
 			> report negative tid=1 because=stopped 0/1
 			> send-cancel peer=1 seq=1 tid=1 because=stopped
 			bye peer=1
-			> send-floor peer=1 seq=1
+			> send-ack peer=1 seq=1
 			down peer=1` + drained + `
 			> report safe tid=1 because=stopped 0/1
-			= peer 1 floor 2`,
+			= peer 1 low-water 2`,
 	} {
 		t.Run(name, func(t *testing.T) { play(t, "consumer", script) })
 	}

@@ -58,24 +58,24 @@ func TestFault54ProducerDiesOrItsWriteFails(t *testing.T) {
 		play(t, "consumer", `
 			expect tid=1
 			producers tid=1 from=1,2
-			> send-register peer=1 seq=1 tid=1
-			> send-register peer=2 seq=1 tid=1
+			> send-write-request peer=1 seq=1 tid=1
+			> send-write-request peer=2 seq=1 tid=1
 			status peer=1 seq=1 state=writing
 			status peer=1 seq=1 state=failed reason=write_failed at=100ms
-			> send-floor peer=1 seq=1
+			> send-ack peer=1 seq=1
 			> report negative tid=1 because=write_failed 0/2
 			> send-cancel peer=2 seq=1 tid=1 because=write_failed
 			status peer=2 seq=1 state=not_begun reason=cancelled
-			> send-floor peer=2 seq=1
+			> send-ack peer=2 seq=1
 			# What it had sent may land for the net delay.
 			tick at=1s
 			tick at=1101ms
-			> drain peer=1 seq=1 tid=1
-			drained peer=1 seq=1 tid=1
+			> flush peer=1 seq=1 tid=1
+			flushed peer=1 seq=1 tid=1
 			> report safe tid=1 because=write_failed 0/2
-			= peer 1 floor 2, peer 2 floor 2`)
+			= peer 1 low-water 2, peer 2 low-water 2`)
 		play(t, "producer", `
-			register peer=1 seq=1 tid=1 floor=1
+			write-request peer=1 seq=1 tid=1 low=1
 			> send-status peer=1 seq=1 tid=1 waiting
 			offer tid=1
 			consumers tid=1 owed=1,2
@@ -84,9 +84,9 @@ func TestFault54ProducerDiesOrItsWriteFails(t *testing.T) {
 			> send-status peer=1 seq=1 tid=1 failed (write_failed)
 			> report sent tid=1 because=write_failed 0/2
 			# The other consumer of the same transfer is told at once, and nothing is posted twice.
-			register peer=2 seq=1 tid=1 floor=1
+			write-request peer=2 seq=1 tid=1 low=1
 			> send-status peer=2 seq=1 tid=1 not_begun (sibling)
-			register peer=1 seq=1 tid=1 floor=1
+			write-request peer=1 seq=1 tid=1 low=1
 			> drop repeat peer=1 seq=1 tid=1
 			> send-status peer=1 seq=1 tid=1 failed (write_failed)`)
 	})
@@ -94,7 +94,7 @@ func TestFault54ProducerDiesOrItsWriteFails(t *testing.T) {
 		play(t, "consumer", `
 			expect tid=1
 			producers tid=1 from=1
-			> send-register peer=1 seq=1 tid=1
+			> send-write-request peer=1 seq=1 tid=1
 			status peer=1 seq=1 state=writing
 			down peer=1 at=2s
 			> pair peer=1
@@ -104,10 +104,10 @@ func TestFault54ProducerDiesOrItsWriteFails(t *testing.T) {
 			# Silence for an hour is no proof; where the transport cannot fence, the blocks stay.
 			tick at=1h
 			gone inc=far proof
-			> send-floor peer=1 seq=1
+			> send-ack peer=1 seq=1
 			tick at=3602s
-			> drain peer=1 seq=1 tid=1
-			drained peer=1 seq=1 tid=1
+			> flush peer=1 seq=1 tid=1
+			flushed peer=1 seq=1 tid=1
 			> report safe tid=1 because=peer_gone 0/1
 			= nothing`)
 	})
@@ -115,29 +115,29 @@ func TestFault54ProducerDiesOrItsWriteFails(t *testing.T) {
 		play(t, "consumer", `
 			expect tid=1
 			producers tid=1 from=1
-			> send-register peer=1 seq=1 tid=1
+			> send-write-request peer=1 seq=1 tid=1
 			status peer=1 seq=1 state=waiting
 			# A long prefill is no fault: its agent answers.
 			tick at=5002ms
-			> send-beat peer=1 1:1
-			beatack peer=1
+			> send-heartbeat peer=1 1:1
+			heartbeat-ack peer=1
 			tick at=6002ms
 			tick at=10002ms
-			> send-beat peer=1 1:1
+			> send-heartbeat peer=1 1:1
 			tick at=11002ms
-			> send-beat peer=1 1:1
+			> send-heartbeat peer=1 1:1
 			tick at=12002ms
-			> send-beat peer=1 1:1
+			> send-heartbeat peer=1 1:1
 			tick at=13002ms
-			> send-beat peer=1 1:1
+			> send-heartbeat peer=1 1:1
 			tick at=14002ms
 			> report negative tid=1 because=peer_gone 0/1
 			> send-cancel peer=1 seq=1 tid=1 because=peer_gone
-			> send-beat peer=1 1:0
+			> send-heartbeat peer=1 1:0
 			tick at=15002ms
 			> send-cancel peer=1 seq=1 tid=1 because=peer_gone
 			> fence peer=1
-			> send-beat peer=1 1:0`)
+			> send-heartbeat peer=1 1:0`)
 	})
 }
 
@@ -145,17 +145,17 @@ func TestFault54AStoppedConsumerBlamesNobody(t *testing.T) {
 	play(t, "consumer", `
 		expect tid=1
 		producers tid=1 from=1
-		> send-register peer=1 seq=1 tid=1
+		> send-write-request peer=1 seq=1 tid=1
 		status peer=1 seq=1 state=waiting
 		tick at=5002ms
-		> send-beat peer=1 1:1
+		> send-heartbeat peer=1 1:1
 		# D itself stands still for 15 s; the answer lies in its inbox.
 		tick at=20s
-		> send-beat peer=1 1:1
-		beatack peer=1
+		> send-heartbeat peer=1 1:1
+		heartbeat-ack peer=1
 		tick at=21s
 		tick at=24s
-		= tid 1 collect [1 acked], peer 1 floor 1`)
+		= tid 1 receiving [1 acked], peer 1 low-water 1`)
 }
 
 func TestFault55LeaseExpiresWhileQueued(t *testing.T) {
@@ -166,17 +166,17 @@ func TestFault55LeaseExpiresWhileQueued(t *testing.T) {
 			tick at=31s
 			> report sent tid=1 because=lease_over 0/1
 			# Whoever comes now is told why, at once.
-			beat peer=1 floor=1 lines=0:1
-			> send-beat-ack peer=1 0:1 not_begun (lease_over)
-			register peer=1 seq=1 tid=1 floor=1
+			heartbeat peer=1 low=1 lines=0:1
+			> send-heartbeat-ack peer=1 0:1 not_begun (lease_over)
+			write-request peer=1 seq=1 tid=1 low=1
 			> send-status peer=1 seq=1 tid=1 not_begun (lease_over)`)
 		play(t, "consumer", `
 			queue tid=1
 			producers tid=1 from=1,2
 			tick at=30ms
-			> send-beat peer=1 0:1
-			> send-beat peer=2 0:1
-			beatack peer=1 lines=0:1:not_begun:lease_over
+			> send-heartbeat peer=1 0:1
+			> send-heartbeat peer=2 0:1
+			heartbeat-ack peer=1 lines=0:1:not_begun:lease_over
 			> report negative tid=1 because=lease_over 0/0
 			> report safe tid=1 because=lease_over 0/0
 			# An expectation that crosses the news registers nothing.
@@ -186,7 +186,7 @@ func TestFault55LeaseExpiresWhileQueued(t *testing.T) {
 	})
 	t.Run("it expires while the registration pairs", func(t *testing.T) {
 		play(t, "producer", `
-			register peer=1 seq=1 tid=1 floor=1
+			write-request peer=1 seq=1 tid=1 low=1
 			> send-status peer=1 seq=1 tid=1 waiting
 			down peer=1
 			offer tid=1
@@ -201,22 +201,22 @@ func TestFault55LeaseExpiresWhileQueued(t *testing.T) {
 		play(t, "producer", `
 			offer tid=1 at=1s
 			consumers tid=1 owed=1
-			beat peer=1 floor=1 lines=0:1 at=25s
-			> send-beat-ack peer=1
+			heartbeat peer=1 low=1 lines=0:1 at=25s
+			> send-heartbeat-ack peer=1
 			# An earlier end is not brought forward, a stranger's beat keeps nothing.
-			beat peer=9 floor=1 lines=0:1 inc=other at=44s
-			> send-beat-ack peer=9
+			heartbeat peer=9 low=1 lines=0:1 inc=other at=44s
+			> send-heartbeat-ack peer=9
 			tick at=44900ms
 			= tid 1 held
-			register peer=1 seq=1 tid=1 floor=1
+			write-request peer=1 seq=1 tid=1 low=1
 			> post peer=1 seq=1 tid=1
 			written peer=1 seq=1 tid=1
 			> report sent tid=1 1/1`)
 		play(t, "producer", `
 			offer tid=1 at=1s
 			consumers tid=1 owed=1
-			beat peer=1 floor=1 lines=0:1 at=25s
-			> send-beat-ack peer=1
+			heartbeat peer=1 low=1 lines=0:1 at=25s
+			> send-heartbeat-ack peer=1
 			tick at=45001ms
 			> report sent tid=1 because=lease_over 0/1`)
 	})
@@ -226,18 +226,18 @@ func TestFault56CompletionsThatDoNotCount(t *testing.T) {
 	play(t, "consumer", `
 		expect tid=1
 		producers tid=1 from=1,2,3
-		> send-register peer=1 seq=1 tid=1
-		> send-register peer=2 seq=1 tid=1
-		> send-register peer=3 seq=1 tid=1
+		> send-write-request peer=1 seq=1 tid=1
+		> send-write-request peer=2 seq=1 tid=1
+		> send-write-request peer=3 seq=1 tid=1
 		status peer=1 seq=1 state=done
-		> send-floor peer=1 seq=1
+		> send-ack peer=1 seq=1
 		# Twice, and then in contradiction to itself: the first final word stands.
 		status peer=1 seq=1 state=done
 		> drop floor peer=1 seq=1
-		> send-floor peer=1 seq=1
+		> send-ack peer=1 seq=1
 		status peer=1 seq=1 state=failed reason=write_failed
 		> drop conflict peer=1 seq=1
-		> send-floor peer=1 seq=1
+		> send-ack peer=1 seq=1
 		# A number that was never given, an agent that was never asked.
 		status peer=1 seq=9 state=done
 		> drop stranger peer=1 seq=9
@@ -245,21 +245,21 @@ func TestFault56CompletionsThatDoNotCount(t *testing.T) {
 		> drop stranger peer=7 seq=1
 		# An agent cannot speak for another one: its own number is all that it has.
 		status peer=2 seq=1 state=done
-		> send-floor peer=2 seq=1
+		> send-ack peer=2 seq=1
 		status peer=2 seq=2 state=done
 		> drop stranger peer=2 seq=2
 		status peer=3 seq=1 state=done
-		> send-floor peer=3 seq=1
+		> send-ack peer=3 seq=1
 		> report ready tid=1 3/3
 		# Late.
 		status peer=3 seq=1 state=done
 		> drop floor peer=3 seq=1
-		> send-floor peer=3 seq=1
-		beatack peer=3 lines=1:1:done
+		> send-ack peer=3 seq=1
+		heartbeat-ack peer=3 lines=1:1:done
 		> drop repeat peer=3 seq=1
-		= peer 1 floor 2, peer 2 floor 2, peer 3 floor 2`)
+		= peer 1 low-water 2, peer 2 low-water 2, peer 3 low-water 2`)
 	play(t, "producer", `
-		register peer=1 seq=1 tid=1 floor=1
+		write-request peer=1 seq=1 tid=1 low=1
 		> send-status peer=1 seq=1 tid=1 waiting
 		offer tid=1
 		consumers tid=1 owed=1,2
@@ -276,28 +276,28 @@ func TestFault57OneRankNeverCompletes(t *testing.T) {
 	whole := `
 		expect tid=1
 		producers tid=1 from=1,2
-		> send-register peer=1 seq=1 tid=1
-		> send-register peer=2 seq=1 tid=1
+		> send-write-request peer=1 seq=1 tid=1
+		> send-write-request peer=2 seq=1 tid=1
 		status peer=1 seq=1 state=done
-		> send-floor peer=1 seq=1
+		> send-ack peer=1 seq=1
 		`
 	play(t, "consumer", whole+`
 		status peer=2 seq=1 state=writing at=1s
 		# Its agent lives and answers, so that only the deadline can end it.
 		tick at=5002ms
-		> send-beat peer=2 1:1
-		beatack peer=2
+		> send-heartbeat peer=2 1:1
+		heartbeat-ack peer=2
 		tick at=10002ms
-		> send-beat peer=2 1:1
-		beatack peer=2 lines=1:1:writing
+		> send-heartbeat peer=2 1:1
+		heartbeat-ack peer=2 lines=1:1:writing
 		tick at=11001ms
 		> report negative tid=1 because=deadline 1/2
 		> send-cancel peer=2 seq=1 tid=1 because=deadline
 		# It completes after all: too late for decode, and the blocks are free.
 		status peer=2 seq=1 state=done
-		> send-floor peer=2 seq=1
+		> send-ack peer=2 seq=1
 		> report safe tid=1 because=deadline 2/2
-		= peer 1 floor 2, peer 2 floor 2`)
+		= peer 1 low-water 2, peer 2 low-water 2`)
 	// The engine: one rank is ready, the other is not; decode is never released, and all ranks are told.
 	ranks := []metadata.Rank{{TP: 0}, {TP: 1}}
 	a := sched.NewAggregate(ranks)

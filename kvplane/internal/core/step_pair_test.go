@@ -9,7 +9,7 @@ func TestSessionMadeBetweenConnections(t *testing.T) {
 		play(t, "producer", `
 			offer tid=1
 			consumers tid=1 owed=1
-			register peer=1 seq=1 tid=1 floor=1 down
+			write-request peer=1 seq=1 tid=1 low=1 down
 			> send-status peer=1 seq=1 tid=1 pairing
 			> pair peer=1
 			= tid 1 held, peer 1 seq 1 pairing
@@ -21,10 +21,10 @@ func TestSessionMadeBetweenConnections(t *testing.T) {
 			expect tid=1
 			producers tid=1 from=1-,2
 			> pair peer=1
-			> send-register peer=2 seq=1 tid=1
-			= tid 1 collect [1 lost] [2 sent], peer 1 floor 1, peer 2 floor 1
+			> send-write-request peer=2 seq=1 tid=1
+			= tid 1 receiving [1 lost] [2 sent], peer 1 low-water 1, peer 2 low-water 1
 			status peer=2 seq=1 state=not_begun reason=dead
-			> send-floor peer=2 seq=1
+			> send-ack peer=2 seq=1
 			> report negative tid=1 because=dead 0/2
 			> pair peer=1
 			# Nothing has ever left for peer 1.
@@ -40,14 +40,14 @@ func TestSessionMadeBetweenConnections(t *testing.T) {
 			tick at=2s
 			up peer=1
 			tick at=2021ms
-			> send-beat peer=1 0:1`)
+			> send-heartbeat peer=1 0:1`)
 	})
 }
 
 // TestStatusAtEachChange: D hears without asking that its blocks are matched, and of a write that is not over at once.
 func TestStatusAtEachChange(t *testing.T) {
 	const post = `
-		register peer=1 seq=1 tid=1 floor=1
+		write-request peer=1 seq=1 tid=1 low=1
 		> send-status peer=1 seq=1 tid=1 waiting
 		offer tid=1
 		consumers tid=1 owed=1
@@ -58,8 +58,8 @@ func TestStatusAtEachChange(t *testing.T) {
 			tick at=22ms
 			> send-status peer=1 seq=1 tid=1 writing
 			tick at=2s
-			beat peer=1 floor=1 lines=1:1
-			> send-beat-ack peer=1 1:1 writing
+			heartbeat peer=1 low=1 lines=1:1
+			> send-heartbeat-ack peer=1 1:1 writing
 			written peer=1 seq=1 tid=1
 			> report sent tid=1 1/1`,
 		"a short write": post + `
@@ -71,14 +71,14 @@ func TestStatusAtEachChange(t *testing.T) {
 			> send-status peer=1 seq=1 tid=1 done
 			> report sent tid=1 1/1`,
 		"a long write that D has settled": post + `
-			floor peer=1 floor=2
+			ack peer=1 low=2
 			tick at=22ms`,
 		"matched, and not reachable": `
 			offer tid=1
 			consumers tid=1 owed=1
-			floor peer=1 floor=1
+			ack peer=1 low=1
 			down peer=1
-			register peer=1 seq=1 tid=1 floor=1
+			write-request peer=1 seq=1 tid=1 low=1
 			> send-status peer=1 seq=1 tid=1 pairing
 			> pair peer=1
 			up peer=1

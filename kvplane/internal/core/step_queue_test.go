@@ -6,14 +6,14 @@ import (
 	"pdrouter/metadata"
 )
 
-// TestBurstOfQueuedLegsIsNoSilence: a beat that was not answered yet is not sent again for what was queued meanwhile,
+// TestBurstOfQueuedLegsIsNoSilence: a heartbeat that was not answered yet is not sent again for what was queued meanwhile,
 // and only what is repeated for want of an answer counts as missed.
 func TestBurstOfQueuedLegsIsNoSilence(t *testing.T) {
 	s := play(t, "consumer", `
 		queue tid=1
 		producers tid=1 from=1
 		tick at=25ms
-		> send-beat peer=1 0:1
+		> send-heartbeat peer=1 0:1
 		queue tid=2
 		producers tid=2 from=1
 		tick at=50ms
@@ -26,37 +26,37 @@ func TestBurstOfQueuedLegsIsNoSilence(t *testing.T) {
 		queue tid=5
 		producers tid=5 from=1
 		tick at=200ms
-		= tid 1 queued, tid 2 queued, tid 3 queued, tid 4 queued, tid 5 queued, peer 1 floor 1
+		= tid 1 queued, tid 2 queued, tid 3 queued, tid 4 queued, tid 5 queued, peer 1 low-water 1
 		# What waits for the answer is said as soon as that is here.
-		beatack peer=1
+		heartbeat-ack peer=1
 		tick at=201ms
-		> send-beat peer=1 0:1 0:2 0:3 0:4 0:5
-		beatack peer=1
+		> send-heartbeat peer=1 0:1 0:2 0:3 0:4 0:5
+		heartbeat-ack peer=1
 		tick at=1500ms
 		tick at=5200ms
 		tick at=5202ms
-		> send-beat peer=1 0:1 0:2 0:3 0:4 0:5
+		> send-heartbeat peer=1 0:1 0:2 0:3 0:4 0:5
 		tick at=6203ms
-		> send-beat peer=1 0:1 0:2 0:3 0:4 0:5
+		> send-heartbeat peer=1 0:1 0:2 0:3 0:4 0:5
 		tick at=7204ms
-		> send-beat peer=1 0:1 0:2 0:3 0:4 0:5
+		> send-heartbeat peer=1 0:1 0:2 0:3 0:4 0:5
 		tick at=8205ms
-		> send-beat peer=1 0:1 0:2 0:3 0:4 0:5
-		= tid 1 queued, tid 2 queued, tid 3 queued, tid 4 queued, tid 5 queued, peer 1 floor 1`)
+		> send-heartbeat peer=1 0:1 0:2 0:3 0:4 0:5
+		= tid 1 queued, tid 2 queued, tid 3 queued, tid 4 queued, tid 5 queued, peer 1 low-water 1`)
 	if out := s.step(parseEvent(t, "tick at=9206ms")); len(out) != 10 {
 		t.Errorf("after four that were not answered: %q; want two reports of each", out)
 	}
 }
 
-// TestQueuedLegOutlivesItsConnection: what is queued is reason enough to connect anew, and beats go on then. It ends
+// TestQueuedLegOutlivesItsConnection: what is queued is reason enough to connect anew, and heartbeats go on then. It ends
 // when the producer, which hears nothing, has given it up.
 func TestQueuedLegOutlivesItsConnection(t *testing.T) {
 	const lost = `
 		queue tid=1
 		producers tid=1 from=1
 		tick at=25ms
-		> send-beat peer=1 0:1
-		beatack peer=1
+		> send-heartbeat peer=1 0:1
+		heartbeat-ack peer=1
 		down peer=1 at=1s
 		> pair peer=1
 		`
@@ -64,31 +64,31 @@ func TestQueuedLegOutlivesItsConnection(t *testing.T) {
 		"it comes back": lost + `
 			up peer=1 at=2s
 			tick at=2021ms
-			> send-beat peer=1 0:1
-			beatack peer=1
+			> send-heartbeat peer=1 0:1
+			heartbeat-ack peer=1
 			tick at=7010ms
 			tick at=7030ms
-			> send-beat peer=1 0:1
-			beatack peer=1
+			> send-heartbeat peer=1 0:1
+			heartbeat-ack peer=1
 			tick at=31s
-			> send-beat peer=1 0:1
-			= tid 1 queued, peer 1 floor 1`,
+			> send-heartbeat peer=1 0:1
+			= tid 1 queued, peer 1 low-water 1`,
 		"it does not": lost + `
 			tick at=30s
-			= tid 1 queued, peer 1 floor 1
+			= tid 1 queued, peer 1 low-water 1
 			tick at=31001ms
 			> report negative tid=1 because=peer_gone 0/0
 			> report safe tid=1 because=peer_gone 0/0
-			= tid 1 safe, peer 1 floor 1`,
+			= tid 1 reusable, peer 1 low-water 1`,
 		"it comes and goes without a word": lost + `
 			up peer=1 at=10s
 			tick at=10021ms
-			> send-beat peer=1 0:1
+			> send-heartbeat peer=1 0:1
 			down peer=1 at=12s
 			> pair peer=1
 			up peer=1 at=30s
 			tick at=30021ms
-			> send-beat peer=1 0:1
+			> send-heartbeat peer=1 0:1
 			down peer=1 at=30500ms
 			> pair peer=1
 			tick at=31001ms
@@ -104,11 +104,11 @@ func TestQueuedLegOutlivesItsConnection(t *testing.T) {
 			> pair peer=1
 			up peer=1
 			tick at=25ms
-			> send-beat peer=1 0:1 0:2`,
+			> send-heartbeat peer=1 0:1 0:2`,
 		"nothing is queued any more": `
 			queue tid=1
 			producers tid=1 from=1
-			beatack peer=1 lines=0:1:not_begun:spent
+			heartbeat-ack peer=1 lines=0:1:not_begun:spent
 			> report negative tid=1 because=spent 0/0
 			> report safe tid=1 because=spent 0/0
 			down peer=1`,
@@ -124,17 +124,17 @@ func TestQueuedLegFindsARebuiltRank(t *testing.T) {
 		queue tid=1
 		producers tid=1 from=1,2
 		tick at=25ms
-		> send-beat peer=1 0:1
-		> send-beat peer=2 0:1
-		beatack peer=1
-		beatack peer=2
+		> send-heartbeat peer=1 0:1
+		> send-heartbeat peer=2 0:1
+		heartbeat-ack peer=1
+		heartbeat-ack peer=2
 		gone peer=1 inc=far proof
-		> seek peer=1 tid=1
-		= tid 1 queued, peer 2 floor 1
+		> resolve peer=1 tid=1
+		= tid 1 queued, peer 2 low-water 1
 		producers tid=1 from=3,2
 		tick at=50ms
-		> send-beat peer=3 0:1
-		beatack peer=3 lines=0:1:not_begun:dead
+		> send-heartbeat peer=3 0:1
+		heartbeat-ack peer=3 lines=0:1:not_begun:dead
 		> report negative tid=1 because=dead 0/0
 		> report safe tid=1 because=dead 0/0`)
 	if s.c.Sessions[2].keeps() {
@@ -161,7 +161,7 @@ func TestQueuedLegHangsOnItsProducer(t *testing.T) {
 		abandon tid=1
 		> send-cancel peer=1 seq=1 tid=1 because=stopped
 		status peer=1 seq=1 state=not_begun reason=cancelled
-		> send-floor peer=1 seq=1`)
+		> send-ack peer=1 seq=1`)
 	if hanging(s.c, far) {
 		t.Error("something hangs on a producer from whom nothing is wanted any more")
 	}

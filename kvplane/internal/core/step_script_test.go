@@ -59,8 +59,8 @@ func parseEvent(t *testing.T, line string) Event {
 			e.Seq = number(value)
 		case "tid":
 			e.ID = kvplane.TransferID{byte(number(value))}
-		case "floor":
-			e.Msg.Floor = number(value)
+		case "low":
+			e.Msg.LowWater = number(value)
 		case "body":
 			e.Msg.Digest[0] = byte(number(value))
 		case "inc":
@@ -82,7 +82,7 @@ func parseEvent(t *testing.T, line string) Event {
 		case "lines": // of a beat: seq:tid[:state[:reason]], …
 			for _, line := range strings.Split(value, ",") {
 				part := strings.Split(line+"::", ":")
-				e.Msg.Beats = append(e.Msg.Beats, wire.Beat{
+				e.Msg.Lines = append(e.Msg.Lines, wire.HeartbeatLine{
 					Seq: number(part[0]), ID: kvplane.TransferID{byte(number(part[1]))},
 					Status: wire.Status{State: stateNamed(part[2]), Reason: reasonNamed(part[3])},
 				})
@@ -185,9 +185,9 @@ func effectText(x Effect) string {
 	add(x.Status.Reason > 0, "(%s)", x.Status.Reason)
 	add(x.Reason > 0, "because=%s", x.Reason)
 	add(x.Do == DoReport, "%d/%d", x.K, x.N)
-	for _, l := range x.Beats {
+	for _, l := range x.Lines {
 		b = append(b, fmt.Sprintf("%d:%d", l.Seq, l.ID[0]))
-		add(x.Do == DoBeatAck, "%s", l.Status.State)
+		add(x.Do == DoHeartbeatAck, "%s", l.Status.State)
 		add(l.Status.Reason > 0, "(%s)", l.Status.Reason)
 	}
 	return strings.Join(b, " ")
@@ -197,25 +197,25 @@ func effectText(x Effect) string {
 func (s *stepper) states() string {
 	var b []string
 	if s.p != nil {
-		for _, id := range sortedIDs(s.p.Given) {
-			b = append(b, fmt.Sprintf("tid %d %s", id[0], s.p.Given[id].State))
+		for _, id := range sortedIDs(s.p.Outgoing) {
+			b = append(b, fmt.Sprintf("tid %d %s", id[0], s.p.Outgoing[id].State))
 		}
 		for _, peer := range sortedKeys(s.p.Sessions) {
-			for _, seq := range sortedKeys(s.p.Sessions[peer].Regs) {
-				b = append(b, fmt.Sprintf("peer %d seq %d %s", peer, seq, s.p.Sessions[peer].Regs[seq].State))
+			for _, seq := range sortedKeys(s.p.Sessions[peer].Requests) {
+				b = append(b, fmt.Sprintf("peer %d seq %d %s", peer, seq, s.p.Sessions[peer].Requests[seq].State))
 			}
 		}
 	} else {
-		for _, id := range sortedIDs(s.c.Receipts) {
-			r := s.c.Receipts[id]
+		for _, id := range sortedIDs(s.c.Incoming) {
+			r := s.c.Incoming[id]
 			text := fmt.Sprintf("tid %d %s", id[0], r.State)
-			for _, l := range r.Links {
-				text += fmt.Sprintf(" [%d %s]", l.Session.Peer, l.State)
+			for _, l := range r.Producers {
+				text += fmt.Sprintf(" [%d %s]", l.Session.Peer, l.Phase)
 			}
 			b = append(b, text)
 		}
 		for _, peer := range sortedKeys(s.c.Sessions) {
-			b = append(b, fmt.Sprintf("peer %d floor %d", peer, s.c.Sessions[peer].Floor))
+			b = append(b, fmt.Sprintf("peer %d low-water %d", peer, s.c.Sessions[peer].LowWater))
 		}
 	}
 	if len(b) == 0 {

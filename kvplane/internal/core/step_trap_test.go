@@ -10,42 +10,42 @@ func TestTrapCompleteAtTheFirstOfSeveralNotifications(t *testing.T) {
 	play(t, "consumer", `
 		expect tid=1
 		producers tid=1 from=1,2,3,(4)
-		> send-register peer=1 seq=1 tid=1
-		> send-register peer=2 seq=1 tid=1
-		> send-register peer=3 seq=1 tid=1
-		> send-register peer=4 seq=1 tid=1
+		> send-write-request peer=1 seq=1 tid=1
+		> send-write-request peer=2 seq=1 tid=1
+		> send-write-request peer=3 seq=1 tid=1
+		> send-write-request peer=4 seq=1 tid=1
 		status peer=1 seq=1 state=done
-		> send-floor peer=1 seq=1
+		> send-ack peer=1 seq=1
 		status peer=1 seq=1 state=done
 		> drop floor peer=1 seq=1
-		> send-floor peer=1 seq=1
+		> send-ack peer=1 seq=1
 		# One that only notifies does not stand for a writer.
 		status peer=4 seq=1 state=done
-		> send-floor peer=4 seq=1
+		> send-ack peer=4 seq=1
 		status peer=2 seq=1 state=done
-		> send-floor peer=2 seq=1
-		= tid 1 collect [1 final] [2 final] [3 sent] [4 final], peer 1 floor 2, peer 2 floor 2, peer 3 floor 1, peer 4 floor 2
+		> send-ack peer=2 seq=1
+		= tid 1 receiving [1 final] [2 final] [3 sent] [4 final], peer 1 low-water 2, peer 2 low-water 2, peer 3 low-water 1, peer 4 low-water 2
 		status peer=3 seq=1 state=done
-		> send-floor peer=3 seq=1
+		> send-ack peer=3 seq=1
 		> report ready tid=1 3/3`)
 }
 
 func TestTrapRegistrationOfARequestThatNeverFinishes(t *testing.T) {
 	register := `
-		register peer=1 seq=1 tid=1 floor=1
+		write-request peer=1 seq=1 tid=1 low=1
 		> send-status peer=1 seq=1 tid=1 waiting
 		`
 	for name, script := range map[string]string{
 		"aborted or rejected": `
 			abandon tid=1
 			> send-status peer=1 seq=1 tid=1 not_begun (dead)
-			floor peer=1 floor=2
+			ack peer=1 low=2
 			tick at=61s
 			= nothing`,
 		"never mentioned again": `
 			tick at=5002ms
 			> send-status peer=1 seq=1 tid=1 not_begun (no_offer)
-			floor peer=1 floor=2
+			ack peer=1 low=2
 			tick at=36s
 			= nothing`,
 		"never mentioned again, and D does not answer": `
@@ -56,14 +56,14 @@ func TestTrapRegistrationOfARequestThatNeverFinishes(t *testing.T) {
 			tick at=36s
 			= nothing
 			# Its number is never begun, however late it comes.
-			register peer=1 seq=1 tid=1 floor=1
+			write-request peer=1 seq=1 tid=1 low=1
 			> drop conflict peer=1 seq=1 tid=1
 			> send-status peer=1 seq=1 tid=1 not_begun (spent)
-			cancel peer=1 seq=1 tid=1 floor=1
+			cancel peer=1 seq=1 tid=1 low=1
 			> drop conflict peer=1 seq=1 tid=1
 			> send-status peer=1 seq=1 tid=1 not_begun (spent)
-			beat peer=1 floor=1 lines=1:1
-			> send-beat-ack peer=1 1:1 not_begun (spent)
+			heartbeat peer=1 low=1 lines=1:1
+			> send-heartbeat-ack peer=1 1:1 not_begun (spent)
 			= nothing`,
 		"D restarted": `
 			gone inc=far
@@ -73,7 +73,7 @@ func TestTrapRegistrationOfARequestThatNeverFinishes(t *testing.T) {
 			close
 			> send-status peer=1 seq=1 tid=1 not_begun (closing)
 			> send-bye peer=1
-			floor peer=1 floor=2
+			ack peer=1 low=2
 			tick at=36s
 			= nothing`,
 	} {
@@ -83,7 +83,7 @@ func TestTrapRegistrationOfARequestThatNeverFinishes(t *testing.T) {
 		play(t, "consumer", `
 			expect tid=1
 			producers tid=1 from=1
-			> send-register peer=1 seq=1 tid=1
+			> send-write-request peer=1 seq=1 tid=1
 			gone inc=far
 			> report negative tid=1 because=superseded 0/1`)
 	})
@@ -95,12 +95,12 @@ func TestTrapRegistrationAfterTheLeaseWaitsForAWatchdog(t *testing.T) {
 		consumers tid=1 owed=1,2
 		tick at=30002ms
 		> report sent tid=1 because=lease_over 0/2
-		register peer=1 seq=1 tid=1 floor=1
+		write-request peer=1 seq=1 tid=1 low=1
 		> send-status peer=1 seq=1 tid=1 not_begun (lease_over)
-		cancel peer=2 seq=1 tid=1 floor=1
+		cancel peer=2 seq=1 tid=1 low=1
 		> send-status peer=2 seq=1 tid=1 not_begun (cancelled)
 		# What is remembered of it is forgotten, on both sides of its number.
-		floor peer=1 floor=2
+		ack peer=1 low=2
 		tick at=91s
 		= nothing`)
 }

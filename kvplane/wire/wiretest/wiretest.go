@@ -56,19 +56,19 @@ func (p Party) With(t testing.TB, peer Party) *wire.Session {
 	return s
 }
 
-// Write seals and signs a message from one agent to another.
+// Write encodes a message from one agent to another, with its MAC.
 func (p Party) Write(t testing.TB, to Party, m *wire.Message) []byte {
 	t.Helper()
-	e := wire.Envelope{From: p.Record.Incarnation, Agent: p.Record.Agent, To: to.Record.Agent}
-	return p.With(t, to).Sign(wire.Seal(nil, e, wire.Append(nil, m)))
+	e := wire.Header{From: p.Record.Incarnation, Agent: p.Record.Agent, To: to.Record.Agent}
+	return p.With(t, to).AppendMAC(wire.Encode(nil, e, wire.Append(nil, m)))
 }
 
-// EnvelopeOf is the envelope of what a party says to an agent.
-func EnvelopeOf(p Party, to metadata.Record) wire.Envelope {
-	return wire.Envelope{From: p.Record.Incarnation, Agent: p.Record.Agent, To: to.Agent}
+// HeaderOf is the header of what a party says to an agent.
+func HeaderOf(p Party, to metadata.Record) wire.Header {
+	return wire.Header{From: p.Record.Incarnation, Agent: p.Record.Agent, To: to.Agent}
 }
 
-// SealedAs is a message as a stranger would write it: with an envelope and a code of nothing.
-func SealedAs(e wire.Envelope, body []byte) []byte {
-	return append(wire.Seal(nil, e, body), make([]byte, wire.CodeBytes)...)
+// EncodedAs is a message as a stranger would write it: with a MAC of zeros.
+func EncodedAs(e wire.Header, body []byte) []byte {
+	return append(wire.Encode(nil, e, body), make([]byte, wire.MACBytes)...)
 }

@@ -13,7 +13,7 @@ import (
 	"pdrouter/metadata"
 )
 
-// TestRegisterWithinRoom: a registration of blocks that its sender does not have is malformed before its runs become
+// TestRegisterWithinRoom: a write request of blocks that its sender does not have is malformed before its runs become
 // ids, each of which would take four bytes.
 func TestRegisterWithinRoom(t *testing.T) {
 	list := func(start, n int) kvplane.BlockList {
@@ -39,7 +39,7 @@ func TestRegisterWithinRoom(t *testing.T) {
 		"a broken record's": {[]kvplane.BlockList{list(0, 1)}, []int{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := wire.Append(nil, &wire.Message{Kind: wire.KindRegister, Seq: 1, Groups: c.groups})
+			b := wire.Append(nil, &wire.Message{Kind: wire.KindWriteRequest, Seq: 1, Groups: c.groups})
 			m, err := wire.ParseWithin(b, c.room)
 			if (err == nil) != c.ok || err != nil && !errors.Is(err, wire.ErrMalformed) {
 				t.Fatalf("%v; want %v", err, c.ok)
@@ -71,14 +71,14 @@ func TestForeignBlocksAreMalformed(t *testing.T) {
 	})
 }
 
-// TestSessionBudget: the registrations of one session have at most so many blocks together, and what has ended makes
+// TestSessionBudget: the write requests of one session have at most so many blocks together, and what has ended makes
 // room again.
 func TestSessionBudget(t *testing.T) {
 	p := core.NewProducer(kvplane.Times{}.WithDefaults())
 	m := &wire.Message{Wait: time.Minute, Groups: []kvplane.BlockList{{Blocks: make([]int32, 4)}, {Blocks: make([]int32, 1)}}}
 	register := func(seq int) wire.Status {
 		t.Helper()
-		out := p.Step(core.Event{Kind: core.EvRegister, At: 1, Peer: 1, Inc: consumerRun, Seq: uint64(seq), ID: transferNumber(seq), Msg: m, Budget: 10}, nil)
+		out := p.Step(core.Event{Kind: core.EvWriteRequest, At: 1, Peer: 1, Inc: consumerRun, Seq: uint64(seq), ID: transferNumber(seq), Msg: m, Budget: 10}, nil)
 		return out[len(out)-1].Status
 	}
 	for seq, want := range map[int]wire.State{1: wire.Waiting, 2: wire.Waiting} {

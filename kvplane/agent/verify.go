@@ -5,8 +5,8 @@ import (
 	"pdrouter/kvplane/wire"
 )
 
-// roomOf says how many blocks a peer's own record has in each group: it can register no others.
-func (w *writer) roomOf(p *peer) []int {
+// roomOf says how many blocks a peer's own record has in each group: it can name no others.
+func (w *owner) roomOf(p *peer) []int {
 	if p.room == nil {
 		p.room = []int{}
 		if n, err := plan.Blocks(p.record); err == nil {
@@ -17,16 +17,16 @@ func (w *writer) roomOf(p *peer) []int {
 }
 
 // parse decodes what a peer sent, within what its record allows.
-func (w *writer) parse(p *peer, body []byte) (*wire.Message, error) {
-	if len(body) == 0 || wire.Kind(body[0]) != wire.KindRegister {
+func (w *owner) parse(p *peer, body []byte) (*wire.Message, error) {
+	if len(body) == 0 || wire.Kind(body[0]) != wire.KindWriteRequest {
 		return wire.Parse(body)
 	}
 	return wire.ParseWithin(body, w.roomOf(p))
 }
 
-// budgetOf is how many blocks the registrations of one peer may have together before they are posted. Each block
+// budgetOf is how many blocks the write requests of one peer may have together before they are posted. Each block
 // is in one that its owner waits for, and perhaps in one of which it has not heard yet that nothing was begun.
-func (w *writer) budgetOf(p *peer) int {
+func (w *owner) budgetOf(p *peer) int {
 	sum := 0
 	for _, n := range w.roomOf(p) {
 		sum = min(sum+n, 1<<30)
@@ -35,15 +35,15 @@ func (w *writer) budgetOf(p *peer) int {
 }
 
 // session returns what this agent has in common with a peer. It is computed once for each peer.
-func (w *writer) session(p *peer) (*wire.Session, error) {
-	if p.session == nil && p.keyless == nil {
-		p.session, p.keyless = wire.NewSession(w.host.agree, w.self, p.record)
+func (w *owner) session(p *peer) (*wire.Session, error) {
+	if p.session == nil && p.sessionErr == nil {
+		p.session, p.sessionErr = wire.NewSession(w.host.agree, w.self, p.record)
 	}
-	return p.session, p.keyless
+	return p.session, p.sessionErr
 }
 
 // verified says whether a peer's message is its own.
-func (w *writer) verified(p *peer, message []byte) bool {
+func (w *owner) verified(p *peer, message []byte) bool {
 	s, err := w.session(p)
 	return err == nil && s.Verify(message)
 }

@@ -13,14 +13,14 @@ import (
 )
 
 // restless is an owner of a polled transport at a time of the test's choosing.
-func restless(t *testing.T) (*writer, *time.Duration) {
+func restless(t *testing.T) (*owner, *time.Duration) {
 	t.Helper()
 	now := time.Hour
 	net := newFakeNet()
 	net.polled = true
 	tr := net.transport()
 	cfg := Config{Transport: tr, Times: kvplane.Times{}.WithDefaults(), Log: slog.New(slog.DiscardHandler)}
-	return newWriter(context.Background(), cfg, metadata.Record{Agent: "d@1/0/0/0"}, host{now: func() time.Duration { return now }}), &now
+	return newOwner(context.Background(), cfg, metadata.Record{Agent: "d@1/0/0/0"}, host{now: func() time.Duration { return now }}), &now
 }
 
 // TestRest says how long an owner sleeps after a pass without news, by when something last happened and when it looked.
@@ -39,14 +39,14 @@ func TestRest(t *testing.T) {
 		{name: "held up behind its last look", looked: transport.Attention - 1, now: time.Minute, want: 0},
 		{name: "attention is over, grace is not", looked: grace - 1, want: time.Millisecond},
 		{name: "idle", looked: grace, want: never},
-		{name: "awaits", looked: transport.Attention, awaiting: true, want: dozing},
-		{name: "awaits for long", looked: 11 * time.Second, awaiting: true, want: dozing},
+		{name: "awaits", looked: transport.Attention, awaiting: true, want: sleepShortly},
+		{name: "awaits for long", looked: 11 * time.Second, awaiting: true, want: sleepShortly},
 		{name: "moves bytes", looked: 100*time.Microsecond + transport.Attention, writing: 1 << 20, want: 0},
-		{name: "should have moved them", looked: time.Second, writing: 1 << 20, want: dozing},
+		{name: "should have moved them", looked: time.Second, writing: 1 << 20, want: sleepShortly},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w, now := restless(t)
-			w.active, w.looked = *now, *now+tc.looked
+			w.active, w.polledAt = *now, *now+tc.looked
 			if tc.writing > 0 {
 				w.posted(&write{peer: &peer{}, bytes: uint64(tc.writing)})
 				w.timers = alarm.Timers{} // not the one that looks for stuck writes
@@ -55,7 +55,7 @@ func TestRest(t *testing.T) {
 				w.awaited[kvplane.TransferID{1}] = &pending{}
 			}
 			*now += max(tc.looked, tc.now)
-			wait, forever := w.rest(&lull{})
+			wait, forever := w.idleWait(&backoff{})
 			if forever {
 				wait = never
 			}
@@ -70,25 +70,25 @@ func TestRest(t *testing.T) {
 func TestLullEnds(t *testing.T) {
 	for _, step := range []time.Duration{0, time.Microsecond} {
 		w, now := restless(t)
-		w.active, w.looked = *now, *now
+		w.active, w.polledAt = *now, *now
 		w.awaited[kvplane.TransferID{1}] = &pending{}
-		var l lull
+		var l backoff
 		var spun, dozed int
 		for i := 0; ; i++ {
-			if i > 10*(spins+int(transport.Dozing/nap)) {
+			if i > 10*(spins+int(transport.Dozing/shortest)) {
 				t.Fatalf("a clock in steps of %v: %d spins and %d dozes, and no end", step, spun, dozed)
 			}
-			wait, _ := w.rest(&l)
+			wait, _ := w.idleWait(&l)
 			if wait > 0 {
 				break
 			}
-			if wait == dozing {
+			if wait == sleepShortly {
 				dozed++
 			} else {
 				spun++
 			}
 			*now += step
-			w.looked = *now
+			w.polledAt = *now
 		}
 		if dozed > 0 && step == 0 || spun > spins {
 			t.Errorf("a clock in steps of %v: %d spins, %d dozes", step, spun, dozed)
@@ -110,10 +110,10 @@ func TestSpin(t *testing.T) {
 	if let(1) || let(gosched-1) || !let(gosched) {
 		t.Errorf("alone it does not let others run at spin %d and at no other", gosched)
 	}
-	if w.crowd != 0 {
+	if w.contended != 0 {
 		t.Error("others that take no time are taken for a crowd")
 	}
-	step = 2 * crowded
+	step = 2 * contendedYield
 	let(gosched)
 	if step = time.Microsecond; !let(1) {
 		t.Error("in a crowd it keeps the processor")

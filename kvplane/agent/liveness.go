@@ -9,19 +9,19 @@ import (
 	"pdrouter/metadata"
 )
 
-// vigil is how the owner learns that a peer's process on this host is dead: it looks while something hangs on a peer,
-// ever more rarely, and not at all when nothing does.
-type vigil struct {
-	wake     time.Duration
-	pause    time.Duration
-	suspects map[metadata.Incarnation][]metadata.Record // void, and not proven dead
+// livenessMonitor is how the owner learns that a peer's process on this host is dead: it checks while blocks or answers depend on a peer,
+// with growing pauses, and not at all when nothing does.
+type livenessMonitor struct {
+	wake         time.Duration
+	pause        time.Duration
+	unprovenDead map[metadata.Incarnation][]metadata.Record // void, and not proven dead
 }
 
-func (v *vigil) Due() time.Duration { return v.wake }
+func (v *livenessMonitor) Due() time.Duration { return v.wake }
 
-// watch makes sure that a look is taken within the pause.
-func (w *writer) watch(pause time.Duration) {
-	v, at := &w.vigil, w.now()+pause
+// watch makes sure that checkLiveness runs within the pause.
+func (w *owner) watch(pause time.Duration) {
+	v, at := &w.liveness, w.now()+pause
 	if w.self.Process.IsZero() || v.wake > 0 && v.wake <= at {
 		return
 	}
@@ -29,13 +29,13 @@ func (w *writer) watch(pause time.Duration) {
 	w.timers.Set(v)
 }
 
-// look asks for every peer on which something hangs.
-func (w *writer) look() {
-	w.vigil.wake = 0
+// checkLiveness asks for every peer on which blocks or answers depend whether its processes are dead.
+func (w *owner) checkLiveness() {
+	w.liveness.wake = 0
 	again, hanging := false, w.hanging()
-	for inc := range w.vigil.suspects {
+	for inc := range w.liveness.unprovenDead {
 		if !hanging[inc] {
-			delete(w.vigil.suspects, inc)
+			delete(w.liveness.unprovenDead, inc)
 		}
 	}
 	for _, inc := range slices.SortedFunc(maps.Keys(hanging), compareIncarnations) {
@@ -47,15 +47,15 @@ func (w *writer) look() {
 			again = true
 		}
 	}
-	again = w.lookAtRemnants(func(x *remnant) bool { return w.dead(x.near) }) || again
+	again = w.recheckQuarantine(func(x *quarantinedTransfer) bool { return w.dead(x.near) }) || again
 	if again {
-		w.watch(min(2*w.vigil.pause, w.cfg.Times.Pause))
+		w.watch(min(2*w.liveness.pause, w.cfg.Times.Pause))
 	}
 }
 
-// hanging lists the engines that may still write here, or for which blocks or answers are held. It looks at engines and sessions,
-// never at single transfers.
-func (w *writer) hanging() map[metadata.Incarnation]bool {
+// hanging lists the engines that may still write here, or for which blocks or answers are held. It reads engines and sessions,
+// never single transfers.
+func (w *owner) hanging() map[metadata.Incarnation]bool {
 	out := map[metadata.Incarnation]bool{}
 	w.consumer.Hanging(out)
 	w.producer.Hanging(out)
@@ -71,11 +71,11 @@ func (w *writer) hanging() map[metadata.Incarnation]bool {
 }
 
 // recordsOf returns what is known of an engine, void or not; nil while it is looked up.
-func (w *writer) recordsOf(inc metadata.Incarnation) []metadata.Record {
+func (w *owner) recordsOf(inc metadata.Incarnation) []metadata.Record {
 	if e := w.engines[inc]; e != nil {
 		return e.records
 	}
-	return w.vigil.suspects[inc]
+	return w.liveness.unprovenDead[inc]
 }
 
 // local says that every rank of an engine lives where this process can tell whether it is dead.
@@ -89,7 +89,7 @@ func local(self metadata.Process, records []metadata.Record) bool {
 }
 
 // dead says that every rank's process is proven dead. One that lives may still say how its writes have ended.
-func (w *writer) dead(records []metadata.Record) bool {
+func (w *owner) dead(records []metadata.Record) bool {
 	for _, r := range records {
 		if !procid.CanProbe(w.self.Process, r.Process) || !w.host.exited(r.Process) {
 			return false

@@ -15,50 +15,50 @@ import (
 	"pdrouter/metadata"
 )
 
-// writer is the goroutine that owns an agent's transport and both its tables. Nothing else touches them.
-type writer struct {
-	cfg      Config
-	self     metadata.Record
-	log      *slog.Logger
-	ctx      context.Context // ends with Close
-	host     host
-	producer *core.Producer
-	consumer *core.Consumer
-	timers   alarm.Timers // the writer's own: reconnects, the vigil, stuck writes
-	vigil    vigil
-	stuck    stuck
-	ending   ending
-	engines  map[metadata.Incarnation]*engine
-	newest   map[string]generation // by engine name
-	room     int                   // how many peers may be known
-	asking   bool                  // the directory is asked whether an engine that nobody uses is still there
-	agents   map[string]*peer
-	peers    map[core.PeerID]*peer
-	lastPeer core.PeerID
-	parked   int
-	writes   map[uint64]*write
-	lastID   uint64
-	sent     map[kvplane.TransferID]uint64                   // P: bytes written of offers that are held
-	owing    map[metadata.Incarnation]int                    // P: offers that have not ended
-	awaited  map[kvplane.TransferID]*pending                 // D: expectations that have not ended
-	remnants map[kvplane.TransferID]*remnant                 // D: of these, those that outlive the agent they came through
-	apply    func(q queued, out []core.Effect) []core.Effect // gives an event to the core that it is for
-	todo     []queued
-	running  bool
-	crowd    int           // so many spins more the owners of this process take turns
-	told     bool          // the engine has been told something in this pass
-	tell     []*peer       // who must be told what is settled
-	active   time.Duration // when something last happened
-	spoke    time.Duration // when something was last sent
-	rebuilt  time.Duration // when the agent was last rebuilt
-	looked   time.Duration // when the transport was last asked
-	moving   time.Duration // so long at most the bytes of the writes in progress should take
-	woken    time.Duration // when it last rang for an owner that slept
-	stats    Status
-	drops    [core.Drops]int
-	received [kvplane.Reasons]uint64 // D: transfers ended, by reason
-	served   [kvplane.Reasons]uint64 // P: the same
-	failed   [kvplane.Reasons]uint64 // P: writes that were refused or ended in an error
+// owner is the goroutine that owns an agent's transport and both its tables. Nothing else touches them.
+type owner struct {
+	cfg        Config
+	self       metadata.Record
+	log        *slog.Logger
+	ctx        context.Context // ends with Close
+	host       host
+	producer   *core.Producer
+	consumer   *core.Consumer
+	timers     alarm.Timers // the owner's own: reconnects, liveness, stuck writes
+	liveness   livenessMonitor
+	stuck      stuck
+	shutdown   shutdown
+	engines    map[metadata.Incarnation]*engine
+	newest     map[string]generation // by engine name
+	room       int                   // how many peers may be known
+	asking     bool                  // the directory is asked whether an engine that nobody uses is still there
+	agents     map[string]*peer
+	peers      map[core.PeerID]*peer
+	lastPeer   core.PeerID
+	held       int
+	writes     map[uint64]*write
+	lastID     uint64
+	sent       map[kvplane.TransferID]uint64                     // P: bytes written of offers that are held
+	owing      map[metadata.Incarnation]int                      // P: offers that have not ended
+	awaited    map[kvplane.TransferID]*pending                   // D: expectations that have not ended
+	quarantine map[kvplane.TransferID]*quarantinedTransfer       // D: of these, those that outlive the agent they came through
+	apply      func(q delivery, out []core.Effect) []core.Effect // gives an event to the core that it is for
+	deliveries []delivery
+	delivering bool
+	contended  int           // for so many more spins the owners of this process take turns
+	reported   bool          // a report was made in this pass
+	acksDue    []*peer       // peers that get an ACK at the end of this pass
+	active     time.Duration // when something last happened
+	sentAt     time.Duration // when something was last sent
+	rebuilt    time.Duration // when the agent was last rebuilt
+	polledAt   time.Duration // when the transport was last asked
+	moving     time.Duration // so long at most the bytes of the writes in progress should take
+	wokenAt    time.Duration // when its Wake last woke the owner
+	stats      Status
+	drops      [core.Drops]int
+	received   [kvplane.Reasons]uint64 // D: transfers ended, by reason
+	served     [kvplane.Reasons]uint64 // P: the same
+	failed     [kvplane.Reasons]uint64 // P: writes that were refused or ended in an error
 
 	collected collected // waits for Agent.Collect
 
@@ -67,7 +67,7 @@ type writer struct {
 		calls  []func()
 		closed bool
 	}
-	ring chan struct{}
+	wakeup chan struct{}
 
 	// Scratch.
 	effects  []core.Effect
@@ -76,7 +76,7 @@ type writer struct {
 	local    []int32
 	remote   []int32
 	body     []byte
-	sealed   []byte
+	packet   []byte
 }
 
 // write is one that the transport has in progress.
@@ -91,17 +91,17 @@ type write struct {
 }
 
 // queued is an event on its way to one of the cores.
-type queued struct {
+type delivery struct {
 	event    core.Event
 	producer bool
 }
 
 // now is the time since the agent's start, never 0.
-func (w *writer) now() time.Duration { return w.host.now() }
+func (w *owner) now() time.Duration { return w.host.now() }
 
 // post hands a call of the engine to the owner. It never blocks; once the end has begun it is ignored and post is
 // false.
-func (w *writer) post(call func()) bool {
+func (w *owner) post(call func()) bool {
 	w.inbox.mu.Lock()
 	open := !w.inbox.closed
 	if open {
@@ -109,56 +109,56 @@ func (w *writer) post(call func()) bool {
 	}
 	w.inbox.mu.Unlock()
 	if open {
-		w.rings()
+		w.wakeUp()
 	}
 	return open
 }
 
-// later hands a call to the owner that the owner itself has asked for. It never blocks.
-func (w *writer) later(call func()) {
+// enqueue hands a call to the owner that the owner itself has asked for. It never blocks.
+func (w *owner) enqueue(call func()) {
 	w.inbox.mu.Lock()
 	w.inbox.calls = append(w.inbox.calls, call)
 	w.inbox.mu.Unlock()
-	w.rings()
+	w.wakeUp()
 }
 
 // close has the owner end. What the engine says afterwards is ignored.
-func (w *writer) close() {
+func (w *owner) close() {
 	w.inbox.mu.Lock()
 	if !w.inbox.closed {
 		w.inbox.closed = true
-		w.inbox.calls = append(w.inbox.calls, w.wind)
+		w.inbox.calls = append(w.inbox.calls, w.beginShutdown)
 	}
 	w.inbox.mu.Unlock()
-	w.rings()
+	w.wakeUp()
 }
 
-func (w *writer) rings() {
+func (w *owner) wakeUp() {
 	select {
-	case w.ring <- struct{}{}:
-	default: // it rings already
+	case w.wakeup <- struct{}{}:
+	default: // a wakeup is pending already
 	}
 }
 
 // run owns everything until its end, or until ctx ends.
-func (w *writer) run() {
+func (w *owner) run() {
 	timer := time.NewTimer(0)
 	timer.Stop()
-	var l lull
-	for w.ctx.Err() == nil && !w.wound() {
+	var l backoff
+	for w.ctx.Err() == nil && !w.shutdownDone() {
 		if w.pass() {
-			l = lull{}
+			l = backoff{}
 			w.active = w.now()
 			continue
 		}
-		wait, forever := w.rest(&l)
+		wait, forever := w.idleWait(&l)
 		switch {
 		case forever:
 		case wait == 0:
 			w.spin(l.passes)
 			continue
-		case wait == dozing:
-			doze()
+		case wait == sleepShortly:
+			shortSleep()
 			continue
 		}
 		var expired <-chan time.Time
@@ -167,13 +167,13 @@ func (w *writer) run() {
 			expired = timer.C
 		}
 		select {
-		case <-w.ring:
+		case <-w.wakeup:
 			w.stats.Wakeups++
 		case <-w.cfg.Transport.Wake():
 			w.stats.Wakeups++
-			w.woken = w.now()
-			w.active = w.woken // what it announces may still be on its way
-			l = lull{}
+			w.wokenAt = w.now()
+			w.active = w.wokenAt // what it announces may still be on its way
+			l = backoff{}
 		case <-expired:
 		case <-w.ctx.Done():
 		}
@@ -182,7 +182,7 @@ func (w *writer) run() {
 }
 
 // pass does everything that can be done now and says whether there was anything.
-func (w *writer) pass() bool {
+func (w *owner) pass() bool {
 	w.inbox.mu.Lock()
 	calls := w.inbox.calls
 	w.inbox.calls = nil
@@ -198,21 +198,21 @@ func (w *writer) pass() bool {
 			switch v := who.(type) {
 			case *peer:
 				w.reconnect(v)
-			case *vigil:
-				w.look()
+			case *livenessMonitor:
+				w.checkLiveness()
 			case *stuck:
 				w.lookForStuck()
-			case *ending:
-				v.wake = 0 // only to look again
+			case *shutdown:
+				v.wake = 0 // only to run again
 			}
 		}
 		w.step(core.Event{Kind: core.EvTick})
 	}
-	if w.told { // whoever waits for that runs now: what the peers are told is not urgent
-		w.told = false
+	if w.reported { // the goroutine that waits for the report runs first: acks are not urgent
+		w.reported = false
 		runtime.Gosched()
 	}
-	w.tellSettled()
+	w.sendAcks()
 	if w.collected.shifted {
 		w.keepPending()
 	}
@@ -220,7 +220,7 @@ func (w *writer) pass() bool {
 }
 
 // next returns the earliest time at which something is due, 0 if nothing is.
-func (w *writer) next() time.Duration {
+func (w *owner) next() time.Duration {
 	var first time.Duration
 	for _, at := range [...]time.Duration{w.timers.Next(), w.producer.Next(), w.consumer.Next()} {
 		if at > 0 && (first == 0 || at < first) {
@@ -231,13 +231,13 @@ func (w *writer) next() time.Duration {
 }
 
 // poll takes in what the transport has.
-func (w *writer) poll() bool {
+func (w *owner) poll() bool {
 	w.stats.Polls++
-	since := max(w.looked, w.woken) // it was not here before, or was announced then
-	w.looked = w.now()
+	since := max(w.polledAt, w.wokenAt) // it was not here before, or was announced then
+	w.polledAt = w.now()
 	w.incoming = w.cfg.Transport.Poll(w.incoming[:0])
 	if len(w.incoming) > 0 {
-		w.saw(since)
+		w.countWaiting(since)
 	}
 	for i := range w.incoming {
 		in := w.incoming[i]
@@ -255,9 +255,9 @@ func (w *writer) poll() bool {
 	return len(w.incoming) > 0
 }
 
-// message opens what a peer sent. Until its sender's record is here it is parked.
-func (w *writer) message(in transport.Incoming) {
-	l, err := wire.Unseal(in.Body)
+// message decodes what a peer sent. A message of an unknown sender is held until its record is here.
+func (w *owner) message(in transport.Incoming) {
+	l, err := wire.Decode(in.Body)
 	if err != nil {
 		w.drops[core.DropMalformed]++
 		return
@@ -270,13 +270,13 @@ func (w *writer) message(in transport.Incoming) {
 		w.receive(&l)
 		return
 	}
-	if w.parked >= maxParked {
+	if w.held >= maxHeldMessages {
 		w.drops[core.DropWaiting]++
 		return
 	}
-	e, err := w.want(l.Envelope().From)
-	if err == nil && e.renewable(string(l.Agent)) {
-		if w.renew(l.Envelope().From, e); !e.renewing { // it was looked up a moment ago
+	e, err := w.resolve(l.Header().From)
+	if err == nil && e.mayBeRebuiltAs(string(l.Agent)) {
+		if w.refresh(l.Header().From, e); !e.refreshing { // it was looked up a moment ago
 			w.drops[core.DropWaiting]++
 			return
 		}
@@ -284,12 +284,12 @@ func (w *writer) message(in transport.Incoming) {
 		w.drops[core.DropStranger]++
 		return
 	}
-	e.parked = append(e.parked, parked{at: w.now(), letter: l})
-	w.parked++
+	e.held = append(e.held, heldMessage{at: w.now(), letter: l})
+	w.held++
 }
 
-// receive hands a message of a known peer to the core it is for, if the peer has really sent it.
-func (w *writer) receive(l *wire.Letter) {
+// receive checks the MAC of a known peer's message and gives the message to the core that it is for.
+func (w *owner) receive(l *wire.Packet) {
 	p := w.agents[string(l.Agent)]
 	if p == nil || p.gone || !l.Is(&p.record) {
 		w.drops[core.DropForeign]++
@@ -304,30 +304,30 @@ func (w *writer) receive(l *wire.Letter) {
 		w.drops[core.DropMalformed]++
 		return
 	}
-	p.attempts, p.unsure, p.used = 0, false, w.looked
+	p.attempts, p.maybeRebuilt, p.used = 0, false, w.polledAt
 	if err := w.connect(p); err != nil { // what it says counts all the same; it is answered once there is a connection
 		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
-		w.again(p)
+		w.retryConnect(p)
 	}
 	e := core.Event{Peer: p.id, Inc: p.record.Incarnation, Seq: m.Seq, ID: m.ID, Msg: m, Detail: m.Why, Down: !p.connected}
 	switch m.Kind {
-	case wire.KindRegister:
-		e.Kind, e.Budget = core.EvRegister, w.budgetOf(p)
+	case wire.KindWriteRequest:
+		e.Kind, e.Budget = core.EvWriteRequest, w.budgetOf(p)
 		w.stepProducer(e)
 	case wire.KindCancel:
 		e.Kind = core.EvCancel
 		w.stepProducer(e)
-	case wire.KindFloor:
-		e.Kind = core.EvFloor
+	case wire.KindAck:
+		e.Kind = core.EvAck
 		w.stepProducer(e)
-	case wire.KindBeat:
-		e.Kind = core.EvBeat
+	case wire.KindHeartbeat:
+		e.Kind = core.EvHeartbeat
 		w.stepProducer(e)
 	case wire.KindStatus, wire.KindDone:
 		e.Kind = core.EvStatus
 		w.stepConsumer(e)
-	case wire.KindBeatAck:
-		e.Kind = core.EvBeatAck
+	case wire.KindHeartbeatAck:
+		e.Kind = core.EvHeartbeatAck
 		w.stepConsumer(e)
 	case wire.KindBye:
 		e.Kind = core.EvBye
@@ -336,7 +336,7 @@ func (w *writer) receive(l *wire.Letter) {
 }
 
 // ended takes the end of a write.
-func (w *writer) ended(in transport.Incoming) {
+func (w *owner) ended(in transport.Incoming) {
 	x := w.writes[in.ID]
 	if x == nil {
 		w.drops[core.DropUnknown]++
@@ -357,24 +357,24 @@ func (w *writer) ended(in transport.Incoming) {
 }
 
 // step gives an event to both cores.
-func (w *writer) step(e core.Event) {
+func (w *owner) step(e core.Event) {
 	w.stepConsumer(e)
 	w.stepProducer(e)
 }
 
-func (w *writer) stepConsumer(e core.Event) { w.enqueue(queued{event: e}) }
-func (w *writer) stepProducer(e core.Event) { w.enqueue(queued{event: e, producer: true}) }
+func (w *owner) stepConsumer(e core.Event) { w.deliver(delivery{event: e}) }
+func (w *owner) stepProducer(e core.Event) { w.deliver(delivery{event: e, producer: true}) }
 
-// enqueue gives events to the cores one after the other: what an effect causes comes after the effects beside it.
-func (w *writer) enqueue(q queued) {
-	w.todo = append(w.todo, q)
-	if w.running {
+// deliver gives events to the cores one after the other: what an effect causes comes after the effects beside it.
+func (w *owner) deliver(q delivery) {
+	w.deliveries = append(w.deliveries, q)
+	if w.delivering {
 		return
 	}
-	w.running = true
-	for i := 0; i < len(w.todo); i++ {
-		q := w.todo[i]
-		w.todo[i] = queued{}
+	w.delivering = true
+	for i := 0; i < len(w.deliveries); i++ {
+		q := w.deliveries[i]
+		w.deliveries[i] = delivery{}
 		q.event.At = w.now()
 		switch q.event.Kind {
 		case core.EvRefused:
@@ -384,16 +384,16 @@ func (w *writer) enqueue(q queued) {
 		}
 		w.effects = w.apply(q, w.effects[:0])
 		for j := range w.effects {
-			w.do(&w.effects[j])
+			w.execute(&w.effects[j])
 		}
 		clear(w.effects)
 	}
-	w.todo = w.todo[:0]
-	w.running = false
+	w.deliveries = w.deliveries[:0]
+	w.delivering = false
 }
 
 // toCore is what apply does unless a test stands in between.
-func (w *writer) toCore(q queued, out []core.Effect) []core.Effect {
+func (w *owner) toCore(q delivery, out []core.Effect) []core.Effect {
 	if q.producer {
 		return w.producer.Step(q.event, out)
 	}

@@ -11,12 +11,12 @@ import (
 	"pdrouter/metadata"
 )
 
-// newWriter makes an owner that has done nothing yet. Its host has no asker: the caller gives it one.
-func newWriter(ctx context.Context, cfg Config, self metadata.Record, h host) *writer {
-	w := &writer{
+// newOwner makes an owner that has done nothing yet. Its host has no asker: the caller gives it one.
+func newOwner(ctx context.Context, cfg Config, self metadata.Record, h host) *owner {
+	w := &owner{
 		cfg: cfg, self: self, log: cfg.Log.With("agent", self.Agent), ctx: ctx, host: h,
 		room: transport.MaxPeers, newest: map[string]generation{}, owing: map[metadata.Incarnation]int{}, awaited: map[kvplane.TransferID]*pending{},
-		remnants: map[kvplane.TransferID]*remnant{}, ring: make(chan struct{}, 1),
+		quarantine: map[kvplane.TransferID]*quarantinedTransfer{}, wakeup: make(chan struct{}, 1),
 	}
 	w.reset()
 	w.apply = w.toCore
@@ -24,21 +24,21 @@ func newWriter(ctx context.Context, cfg Config, self metadata.Record, h host) *w
 }
 
 // reset forgets all peers and what was between them and this agent.
-func (w *writer) reset() {
+func (w *owner) reset() {
 	before := w.producer
 	w.producer, w.consumer = core.NewProducer(w.cfg.Times), core.NewConsumer(w.cfg.Times)
 	if before != nil {
 		w.producer.Bounds = before.Bounds
 	}
-	w.timers, w.vigil, w.stuck = alarm.Timers{}, vigil{suspects: map[metadata.Incarnation][]metadata.Record{}}, stuck{}
+	w.timers, w.liveness, w.stuck = alarm.Timers{}, livenessMonitor{unprovenDead: map[metadata.Incarnation][]metadata.Record{}}, stuck{}
 	w.engines, w.agents, w.peers = map[metadata.Incarnation]*engine{}, map[string]*peer{}, map[core.PeerID]*peer{}
 	w.collected.shifted = true
-	w.writes, w.sent, w.tell, w.parked, w.spoke = map[uint64]*write{}, map[kvplane.TransferID]uint64{}, nil, 0, 0
+	w.writes, w.sent, w.acksDue, w.held, w.sentAt = map[uint64]*write{}, map[kvplane.TransferID]uint64{}, nil, 0, 0
 }
 
-// expect, offer and abandon are the engine's words, on the owner's goroutine.
-func (w *writer) expect(x *kvplane.Expectation) {
-	if w.remnants[x.ID] != nil {
+// expect, offer and abandon carry out the engine's calls, on the owner's goroutine.
+func (w *owner) expect(x *kvplane.Expectation) {
+	if w.quarantine[x.ID] != nil {
 		w.drops[core.DropRepeat]++
 		return
 	}
@@ -50,27 +50,27 @@ func (w *writer) expect(x *kvplane.Expectation) {
 		w.awaited[x.ID] = &pending{inc: x.Peer, blocks: transfer.CountBlocks(x.Groups)}
 	}
 	if from, ok := w.consumer.UnpairedWith(x.ID); ok {
-		w.seek(x.ID, from)
+		w.sendProducers(x.ID, from)
 	}
 }
 
-// queue is the engine's word that it will expect a transfer later.
-func (w *writer) queue(id kvplane.TransferID, from metadata.Incarnation) {
+// queue carries out Agent.Queue.
+func (w *owner) queue(id kvplane.TransferID, from metadata.Incarnation) {
 	known := w.consumer.Knows(id)
 	w.stepConsumer(core.Event{Kind: core.EvQueue, ID: id, Inc: from})
 	if _, ok := w.consumer.UnpairedWith(id); ok && !known {
-		w.seek(id, from)
+		w.sendProducers(id, from)
 	}
 }
 
-// seek tells the consumer whom a transfer hears from, now or when it is known.
-func (w *writer) seek(id kvplane.TransferID, from metadata.Incarnation) {
+// sendProducers gives the consumer the list of a transfer's producers (EvProducers), now or when their records are here.
+func (w *owner) sendProducers(id kvplane.TransferID, from metadata.Incarnation) {
 	w.watch(w.cfg.Times.Lost)
-	e, err := w.want(from)
+	e, err := w.resolve(from)
 	switch {
 	case err != nil:
 		w.fail(w.stepConsumer, id, err)
-	case e.peers == nil || w.unsure(from, e):
+	case e.peers == nil || w.refreshIfStale(from, e):
 		e.expects = append(e.expects, id)
 		w.collected.shifted = true
 	default:
@@ -78,7 +78,7 @@ func (w *writer) seek(id kvplane.TransferID, from metadata.Incarnation) {
 	}
 }
 
-func (w *writer) offer(o *kvplane.Offer) {
+func (w *owner) offer(o *kvplane.Offer) {
 	w.owe(o.Peer, 1)
 	w.stepProducer(core.Event{Kind: core.EvOffer, ID: o.ID, Inc: o.Peer, Offer: o})
 	taken, held := w.producer.Accepted(o)
@@ -89,11 +89,11 @@ func (w *writer) offer(o *kvplane.Offer) {
 		return
 	}
 	w.watch(w.cfg.Times.Lost)
-	e, err := w.want(o.Peer)
+	e, err := w.resolve(o.Peer)
 	switch {
 	case err != nil:
 		w.fail(w.stepProducer, o.ID, err)
-	case e.peers == nil || w.unsure(o.Peer, e):
+	case e.peers == nil || w.refreshIfStale(o.Peer, e):
 		e.offers = append(e.offers, o.ID)
 		w.collected.shifted = true
 	default:
@@ -101,7 +101,7 @@ func (w *writer) offer(o *kvplane.Offer) {
 	}
 }
 
-func (w *writer) abandon(id kvplane.TransferID, why string) {
+func (w *owner) abandon(id kvplane.TransferID, why string) {
 	e := core.Event{Kind: core.EvAbandon, ID: id, Detail: why}
 	given, expected := w.producer.Knows(id), w.consumer.Knows(id)
 	if given || !expected && w.self.Role != metadata.Decode {
@@ -112,8 +112,8 @@ func (w *writer) abandon(id kvplane.TransferID, why string) {
 	}
 }
 
-// report tells the engine.
-func (w *writer) report(x *core.Effect) {
+// report hands a Report to the engine, or keeps it for Collect.
+func (w *owner) report(x *core.Effect) {
 	w.account(x)
 	r := kvplane.Report{ID: x.ID, Rank: w.self.Rank, Kind: x.Report, Reason: x.Reason, Detail: x.Detail, Tokens: x.Tokens, K: x.K, N: x.N}
 	switch {
@@ -132,7 +132,7 @@ func (w *writer) report(x *core.Effect) {
 		r.Bytes = w.sent[x.ID]
 		delete(w.sent, x.ID)
 	}
-	w.told = true
+	w.reported = true
 	if w.cfg.Report != nil {
 		w.cfg.Report(r)
 	} else {
@@ -140,14 +140,14 @@ func (w *writer) report(x *core.Effect) {
 	}
 }
 
-// status counts the books.
-func (w *writer) status() Status {
+// status counts what the owner holds.
+func (w *owner) status() Status {
 	s := w.stats
 	s.Quarantined, s.Stuck, s.Dropped = w.quarantined(), w.stuckWrites(), map[string]int{}
 	s.Received, s.Served, s.Failed = ends(&w.received), ends(&w.served), ends(&w.failed)
 	s.Registrations, s.Offers, s.HeldBlocks = w.producer.Counts()
 	s.Expectations, s.PinnedBlocks = w.consumer.Counts()
-	for _, x := range w.remnants {
+	for _, x := range w.quarantine {
 		s.Expectations++
 		s.PinnedBlocks += transfer.CountBlocks(x.last.Expect.Groups)
 	}

@@ -31,8 +31,8 @@ func TestDead(t *testing.T) {
 	if self.IsZero() {
 		t.Skip("this machine does not say which process is which")
 	}
-	owner := &writer{self: metadata.Record{Process: self}, host: host{exited: procid.Exited}}
-	proven := func(p metadata.Process) bool { return owner.dead([]metadata.Record{{Process: p}}) }
+	w := &owner{self: metadata.Record{Process: self}, host: host{exited: procid.Exited}}
+	proven := func(p metadata.Process) bool { return w.dead([]metadata.Record{{Process: p}}) }
 	signal := func(p *transporttest.Process, s unix.Signal) {
 		t.Helper()
 		if err := unix.Kill(p.Cmd.Process.Pid, s); err != nil {
@@ -62,10 +62,10 @@ func TestDead(t *testing.T) {
 		if !proven(later) {
 			t.Errorf("%s: its number belongs to another process or to none; it is not proven dead", when)
 		}
-		if (&writer{host: owner.host}).dead([]metadata.Record{{Process: it}}) || owner.dead(nil) {
+		if (&owner{host: w.host}).dead([]metadata.Record{{Process: it}}) || w.dead(nil) {
 			t.Errorf("%s: proven dead by nobody, or nobody proven dead", when)
 		}
-		if owner.dead([]metadata.Record{{Process: later}, {Process: self}}) {
+		if w.dead([]metadata.Record{{Process: later}, {Process: self}}) {
 			t.Errorf("%s: an engine is proven dead though a rank lives", when)
 		}
 	}

@@ -8,61 +8,61 @@ import (
 	"pdrouter/kvplane/wire"
 )
 
-// raise takes the floor of a message: D has settled everything below it.
-func (p *Producer) raise(s *inbound, floor uint64) {
-	if floor <= s.Floor {
+// raiseLowWater takes the low-water mark of a message: D has settled everything below it.
+func (p *Producer) raiseLowWater(s *consumerSession, lowWater uint64) {
+	if lowWater <= s.LowWater {
 		return
 	}
-	if floor-s.Floor <= uint64(p.Bounds.Registrations) { // the rule: it rises by a few
-		for seq := s.Floor; seq < floor; seq++ {
-			if r := s.Regs[seq]; r != nil {
+	if lowWater-s.LowWater <= uint64(p.Bounds.Requests) { // the rule: it rises by a few
+		for seq := s.LowWater; seq < lowWater; seq++ {
+			if r := s.Requests[seq]; r != nil {
 				p.forget(s, r)
 			}
 		}
 	} else {
 		for _, r := range s.Order.All {
-			if r.in() && r.Seq < floor {
+			if r.in() && r.Seq < lowWater {
 				p.forget(s, r)
 			}
 		}
 	}
-	s.Floor = floor
+	s.LowWater = lowWater
 }
 
-// floor takes the news of what D has settled: everything below the floor, and single numbers above it. Of these the
-// final status is kept, for a delayed registration, but not sent again.
-func (p *Producer) floor(e Event) {
+// ack takes the news of what D has settled: everything below the low-water mark, and single numbers above it. Of these the
+// final status is kept, for a delayed write request, but not sent again.
+func (p *Producer) ack(e Event) {
 	s := p.session(e)
-	p.raise(s, e.Msg.Floor)
+	p.raiseLowWater(s, e.Msg.LowWater)
 	for _, seq := range e.Msg.Settled {
-		if r := s.Regs[seq]; r != nil && r.State == RegEnded {
+		if r := s.Requests[seq]; r != nil && r.State == RequestEnded {
 			r.wake = 0
 		}
 	}
 }
 
-// forget removes a registration that D no longer asks about. A write in progress runs to its end.
-func (p *Producer) forget(s *inbound, r *registration) {
-	if r.State == RegWriting {
+// forget removes a write request that D no longer asks about. A write in progress runs to its end.
+func (p *Producer) forget(s *consumerSession, r *writeRequest) {
+	if r.State == RequestWriting {
 		return
 	}
-	delete(s.Regs, r.Seq)
+	delete(s.Requests, r.Seq)
 	r.wake, r.unheard = 0, true
-	if r.State != RegEnded {
+	if r.State != RequestEnded {
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}, false)
 	}
 }
 
-func (p *Producer) register(e Event) {
+func (p *Producer) writeRequest(e Event) {
 	s := p.session(e)
-	p.raise(s, e.Msg.Floor)
-	if e.Seq < s.Floor {
-		p.drop(e, DropFloor)
+	p.raiseLowWater(s, e.Msg.LowWater)
+	if e.Seq < s.LowWater {
+		p.drop(e, DropSettled)
 		return
 	}
-	if r := s.Regs[e.Seq]; r != nil {
+	if r := s.Requests[e.Seq]; r != nil {
 		switch {
-		case r.given.ID != e.ID || r.asked && r.digest != e.Msg.Digest:
+		case r.outgoing.ID != e.ID || r.asked && r.digest != e.Msg.Digest:
 			p.drop(e, dropConflict)
 		default:
 			p.drop(e, DropRepeat)
@@ -76,14 +76,14 @@ func (p *Producer) register(e Event) {
 		return
 	}
 	r.msg, r.digest, r.asked = e.Msg, e.Msg.Digest, true
-	r.State, r.Status = regWaiting, wire.Status{State: wire.Waiting}
+	r.State, r.Status = requestWaiting, wire.Status{State: wire.Waiting}
 	s.waiting++
 	s.Blocks += transfer.CountBlocks(e.Msg.Groups)
-	g := r.given
+	g := r.outgoing
 	switch {
-	case g.State == GivenSpent || g.State == givenDraining:
+	case g.State == OutgoingTombstone || g.State == outgoingDraining:
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: g.late(), Detail: g.detail}, true)
-	case g.State == GivenHeld && g.Known:
+	case g.State == OutgoingHeld && g.Known:
 		p.serve(r)
 	default:
 		r.wake = p.Now + min(max(e.Msg.Wait, p.Times.Resend), kvplane.MaxWait)
@@ -92,19 +92,19 @@ func (p *Producer) register(e Event) {
 	}
 }
 
-// admit makes a registration under the event's number, unless a bound or an earlier one forbids it.
-func (p *Producer) admit(s *inbound, e Event) (*registration, kvplane.Reason) {
+// admit makes a write request under the event's number, unless a bound or an earlier one forbids it.
+func (p *Producer) admit(s *consumerSession, e Event) (*writeRequest, kvplane.Reason) {
 	switch {
 	case p.closing:
 		return nil, kvplane.Closing
-	case e.Seq < s.Low:
+	case e.Seq < s.NeverStartBelow:
 		return nil, kvplane.Spent
-	case len(s.Regs) >= p.Bounds.Registrations,
+	case len(s.Requests) >= p.Bounds.Requests,
 		e.Budget > 0 && s.Blocks+transfer.CountBlocks(e.Msg.Groups) > e.Budget:
 		return nil, kvplane.Full
 	}
-	g := p.Given[e.ID]
-	if s.waiting >= p.Bounds.Early && e.Kind == EvRegister && (g == nil || g.State == GivenEarly) {
+	g := p.Outgoing[e.ID]
+	if s.waiting >= p.Bounds.Early && e.Kind == EvWriteRequest && (g == nil || g.State == OutgoingEarly) {
 		return nil, kvplane.Full
 	}
 	if g == nil {
@@ -112,19 +112,19 @@ func (p *Producer) admit(s *inbound, e Event) (*registration, kvplane.Reason) {
 			return nil, kvplane.Full
 		}
 	}
-	for _, other := range g.Regs {
-		if other.from == s && g.State >= givenDraining {
+	for _, other := range g.Requests {
+		if other.from == s && g.State >= outgoingDraining {
 			return nil, kvplane.Spent
 		}
 		if other.from == s {
 			return nil, kvplane.Conflict
 		}
 	}
-	r := &registration{Seq: e.Seq, from: s, given: g}
-	s.Regs[e.Seq] = r
-	s.Order.add(r, (*registration).in)
-	g.Regs = append(g.Regs, r)
-	if g.State == GivenEarly {
+	r := &writeRequest{Seq: e.Seq, from: s, outgoing: g}
+	s.Requests[e.Seq] = r
+	s.Order.add(r, (*writeRequest).in)
+	g.Requests = append(g.Requests, r)
+	if g.State == OutgoingEarly {
 		g.wake = max(g.wake, p.Now+min(e.Msg.Wait, kvplane.MaxWait)+p.Times.Wait)
 		p.timers.Set(g)
 	}
@@ -134,7 +134,7 @@ func (p *Producer) admit(s *inbound, e Event) (*registration, kvplane.Reason) {
 // refuse answers in a final state without a place to keep it. That the number is not begun later, when there is room,
 // is remembered in one number of the session. So are the numbers below it that are still on their way: each is refused
 // when it comes, and told so.
-func (p *Producer) refuse(s *inbound, e Event, why kvplane.Reason) {
+func (p *Producer) refuse(s *consumerSession, e Event, why kvplane.Reason) {
 	switch why {
 	case kvplane.Full:
 		p.drop(e, dropFull)
@@ -144,26 +144,26 @@ func (p *Producer) refuse(s *inbound, e Event, why kvplane.Reason) {
 		p.drop(e, dropConflict)
 	}
 	st := s.never(e.Seq, why)
-	if e.Seq < s.Low {
+	if e.Seq < s.NeverStartBelow {
 		st = s.forgotten(e.Seq)
 	}
-	s.Low = max(s.Low, e.Seq+1)
+	s.NeverStartBelow = max(s.NeverStartBelow, e.Seq+1)
 	p.emit(Effect{Do: DoStatus, Peer: e.Peer, Seq: e.Seq, ID: e.ID, Status: st})
 }
 
 // forgotten is what D is told of an unknown number that is never begun. If it may have been written, D must not take it
 // for one that never was.
-func (s *inbound) forgotten(seq uint64) wire.Status {
-	if seq < s.burnt {
+func (s *consumerSession) forgotten(seq uint64) wire.Status {
+	if seq < s.maybeWrittenBelow {
 		return wire.Status{State: wire.Failed, Reason: kvplane.Spent}
 	}
 	return s.never(seq, kvplane.Spent)
 }
 
 // never is what D is told of a number that is not begun here. If it may have been written before the session was forgotten,
-// D must drain: it is told that a write has failed.
-func (s *inbound) never(seq uint64, why kvplane.Reason) wire.Status {
-	if seq < s.past {
+// D must flush: it is told that a write has failed.
+func (s *consumerSession) never(seq uint64, why kvplane.Reason) wire.Status {
+	if seq < s.pastWrittenBelow {
 		return wire.Status{State: wire.Failed, Reason: why}
 	}
 	return wire.Status{State: wire.NotBegun, Reason: why}
@@ -171,13 +171,13 @@ func (s *inbound) never(seq uint64, why kvplane.Reason) wire.Status {
 
 func (p *Producer) cancel(e Event) {
 	s := p.session(e)
-	p.raise(s, e.Msg.Floor)
-	if e.Seq < s.Floor {
-		p.drop(e, DropFloor)
+	p.raiseLowWater(s, e.Msg.LowWater)
+	if e.Seq < s.LowWater {
+		p.drop(e, DropSettled)
 		return
 	}
-	r := s.Regs[e.Seq]
-	if r == nil { // it has overtaken its registration, which will find this
+	r := s.Requests[e.Seq]
+	if r == nil { // it has overtaken its write request, which will find this
 		made, reason := p.admit(s, e)
 		if reason != 0 {
 			p.refuse(s, e, reason)
@@ -186,26 +186,26 @@ func (p *Producer) cancel(e Event) {
 		p.end(made, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}, true)
 		return
 	}
-	if r.given.ID != e.ID {
+	if r.outgoing.ID != e.ID {
 		p.drop(e, dropConflict)
 		return
 	}
 	switch r.State {
-	case regWaiting, regPairing:
+	case requestWaiting, requestPairing:
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}, true)
 	default:
 		p.answer(r)
 	}
 }
 
-// answer tells D where a registration stands.
-func (p *Producer) answer(r *registration) {
-	p.emit(Effect{Do: DoStatus, Peer: r.from.peer, Seq: r.Seq, ID: r.given.ID, Status: r.Status})
+// answer tells D where a write request stands.
+func (p *Producer) answer(r *writeRequest) {
+	p.emit(Effect{Do: DoStatus, Peer: r.from.peer, Seq: r.Seq, ID: r.outgoing.ID, Status: r.Status})
 }
 
-// serve begins to write for a registration whose transfer is held and whose owed consumers are known.
-func (p *Producer) serve(r *registration) {
-	g := r.given
+// serve begins to write for a write request whose transfer is held and whose owed consumers are known.
+func (p *Producer) serve(r *writeRequest) {
+	g := r.outgoing
 	if !g.owes(r.from.peer) {
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Stranger}, true)
 		return
@@ -215,16 +215,16 @@ func (p *Producer) serve(r *registration) {
 		return
 	}
 	r.wake = 0
-	if r.State == regWaiting {
+	if r.State == requestWaiting {
 		r.from.waiting--
 	}
 	if !r.from.up {
-		r.State, r.Status = regPairing, wire.Status{State: wire.Pairing}
+		r.State, r.Status = requestPairing, wire.Status{State: wire.Pairing}
 		p.answer(r)
 		p.emit(Effect{Do: DoPair, Peer: r.from.peer})
 		return
 	}
-	r.State, r.Status = RegWriting, wire.Status{State: wire.Writing}
+	r.State, r.Status = RequestWriting, wire.Status{State: wire.Writing}
 	r.from.writing++
 	p.emit(Effect{Do: DoPost, Peer: r.from.peer, Seq: r.Seq, ID: g.ID, Msg: r.msg, Offer: g.Offer})
 	p.letGo(r)
@@ -232,7 +232,7 @@ func (p *Producer) serve(r *registration) {
 	p.timers.Set(r)
 }
 
-// differ says why an offer and a registration cannot belong together, where both sides know enough to tell.
+// differ says why an offer and a write request cannot belong together, where both sides know enough to tell.
 func differ(o *kvplane.Offer, m *wire.Message) (kvplane.Reason, string) {
 	var none [16]byte
 	switch {
@@ -244,42 +244,42 @@ func differ(o *kvplane.Offer, m *wire.Message) (kvplane.Reason, string) {
 	return 0, ""
 }
 
-// letGo drops a registration's lists: it is posted or has ended, and D may have given its blocks away before P hears
+// letGo drops a write request's lists: it is posted or has ended, and D may have given its blocks away before P hears
 // how the write has ended.
-func (p *Producer) letGo(r *registration) {
+func (p *Producer) letGo(r *writeRequest) {
 	if r.msg != nil {
 		r.from.Blocks -= transfer.CountBlocks(r.msg.Groups)
 		r.msg = nil
 	}
 }
 
-// end brings a registration to its final status, and the transfer with it if that decides it.
-func (p *Producer) end(r *registration, s wire.Status, tell bool) {
+// end brings a write request to its final status, and the transfer with it if that decides it.
+func (p *Producer) end(r *writeRequest, s wire.Status, tell bool) {
 	switch r.State {
-	case regWaiting:
+	case requestWaiting:
 		r.from.waiting--
-	case RegWriting:
+	case RequestWriting:
 		r.from.writing--
 	}
 	p.letGo(r)
 	if s.State == wire.NotBegun {
 		s.State = r.from.never(r.Seq, s.Reason).State
 	}
-	r.State, r.Status = RegEnded, s
+	r.State, r.Status = RequestEnded, s
 	r.again = newBackoff(p.Times)
 	r.until = p.Now + p.Times.Lease
 	r.wake = p.Now + r.again.next()
-	if r.unheard || r.Seq < r.from.Floor {
+	if r.unheard || r.Seq < r.from.LowWater {
 		r.wake = 0
-		delete(r.from.Regs, r.Seq)
+		delete(r.from.Requests, r.Seq)
 	} else {
 		p.timers.Set(r)
 		if tell {
 			p.answer(r)
 		}
 	}
-	g := r.given
-	if s.State != wire.Done && g.State == GivenHeld && g.Known && g.owes(r.from.peer) {
+	g := r.outgoing
+	if s.State != wire.Done && g.State == OutgoingHeld && g.Known && g.owes(r.from.peer) {
 		p.lose(g, s.Reason, s.Detail)
 		return
 	}

@@ -10,5 +10,5 @@ import (
 // yield lets other goroutines run.
 func yield() { runtime.Gosched() }
 
-// doze sleeps for a moment.
-func doze() { time.Sleep(nap) }
+// shortSleep sleeps for a moment.
+func shortSleep() { time.Sleep(shortest) }
