@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pdrouter/internal/demo"
 )
 
 // slowStep is what a token costs the decode engine that is killed, in microseconds: an answer takes it most of a minute, so that whatever the
@@ -24,37 +26,37 @@ const longAnswer = 150
 
 // startBroken starts a gateway with one prefill engine and two decode engines, of which the first takes its time, and one engine
 // alone. after is the policy's word for what happens to streams that fail; "" leaves the default.
-func startBroken(t *testing.T, ctx context.Context, after string) *demoFleet {
+func startBroken(t *testing.T, ctx context.Context, after string) *demo.Fleet {
 	t.Helper()
 	f, take, must := bareFleet(t, 3+2*3+1)
 	clients, agents, operations, alone := take(), take(), take(), take()
-	f.client, f.operations, f.alone = "http://"+clients, "http://"+operations, "http://"+alone
-	for _, e := range []demoEngine{{name: "prefill-0", role: "prefill", tp: 2}, {name: "decode-0", role: "decode", tp: 1}, {name: "decode-1", role: "decode", tp: 2}} {
-		e.address, e.control = take(), take()
-		f.engines = append(f.engines, e)
+	f.Client, f.Operations, f.Alone = "http://"+clients, "http://"+operations, "http://"+alone
+	for _, e := range []demo.Engine{{Name: "prefill-0", Role: "prefill", TP: 2}, {Name: "decode-0", Role: "decode", TP: 1}, {Name: "decode-1", Role: "decode", TP: 2}} {
+		e.Address, e.Control = take(), take()
+		f.Engines = append(f.Engines, e)
 	}
-	must(f.writeKeys())
-	config := f.config(clients, agents, operations) + "limits: {retry_floor: 20}\n"
+	must(f.WriteKeys())
+	config := f.Config(clients, agents, operations) + "limits: {retry_floor: 20}\n"
 	if after != "" {
 		const decode = "decode: round_robin"
 		config = strings.Replace(config, decode, decode+", after_failure: "+after, 1)
 	}
-	must(os.WriteFile(f.path("pdrouter.yaml"), []byte(config), 0o600))
-	must(f.start("gateway", "serve", "-c", f.path("pdrouter.yaml")))
-	for _, e := range f.engines {
+	must(os.WriteFile(f.Path("pdrouter.yaml"), []byte(config), 0o600))
+	must(f.Start("gateway", "serve", "-c", f.Path("pdrouter.yaml")))
+	for _, e := range f.Engines {
 		cost := 0
-		if e.name == "decode-0" {
+		if e.Name == "decode-0" {
 			cost = slowStep
 		}
-		must(f.startEngine(e, agents, "--transport", "tcp", "--decode-us-per-step", fmt.Sprint(cost)))
+		must(f.StartEngine(e, agents, "--transport", "tcp", "--decode-us-per-step", fmt.Sprint(cost)))
 	}
-	must(f.start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demoModel, "--listen", alone))
-	must(f.wait(ctx))
+	must(f.Start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demo.Model, "--listen", alone))
+	must(f.Wait(ctx))
 	served, asked := map[string]bool{}, 0
 	until(t, "both decode engines serve what prefill has read", func() bool {
 		asked++ // a prompt that decode has served before is not split
-		body := fmt.Sprintf(`{"model":%q,"prompt":"%d. %s","max_tokens":2}`, demoModel, asked, strings.Repeat("Are you there? ", 8))
-		_, header := askRoute(t, ctx, f.client+"/v1/completions", body)
+		body := fmt.Sprintf(`{"model":%q,"prompt":"%d. %s","max_tokens":2}`, demo.Model, asked, strings.Repeat("Are you there? ", 8))
+		_, header := askRoute(t, ctx, f.Client+"/v1/completions", body)
 		if header.Get("X-Pdrouter-Prefill") != "" {
 			served[header.Get("X-Pdrouter-Decode")] = true
 		}
@@ -85,7 +87,7 @@ func newTelling(t *testing.T, ctx context.Context, base string, n int) *telling 
 	if n/2%2 == 1 { // of both engines, which take turns
 		s.route, prompt = "/v1/chat/completions", fmt.Sprintf(`"messages":[{"role":"user","content":%q}]`, story)
 	}
-	s.body = fmt.Sprintf(`{"model":%q,%s,"max_tokens":%d,"ignore_eos":true,"temperature":0`, demoModel, prompt, longAnswer)
+	s.body = fmt.Sprintf(`{"model":%q,%s,"max_tokens":%d,"ignore_eos":true,"temperature":0`, demo.Model, prompt, longAnswer)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+s.route, strings.NewReader(s.body+`,"stream":true,"stream_options":{"include_usage":true}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -150,10 +152,10 @@ func (s *telling) read(n int) error {
 }
 
 // want is what one engine alone answers: its text, and the tokens that it counts.
-func (s *telling) want(t *testing.T, ctx context.Context, f *demoFleet) (text string, prompt, output int) {
+func (s *telling) want(t *testing.T, ctx context.Context, f *demo.Fleet) (text string, prompt, output int) {
 	t.Helper()
-	raw, _ := askRoute(t, ctx, f.alone+s.route, s.body+"}")
-	text, err := content([]byte(raw))
+	raw, _ := askRoute(t, ctx, f.Alone+s.route, s.body+"}")
+	text, err := demo.Content([]byte(raw))
 	var v struct {
 		Usage struct {
 			Prompt     int `json:"prompt_tokens"`
@@ -168,13 +170,13 @@ func (s *telling) want(t *testing.T, ctx context.Context, f *demoFleet) (text st
 
 // tellings opens streams until some are from the engine that is to be killed, reads a few events of each of these, a different
 // number of each, and kills it.
-func tellings(t *testing.T, ctx context.Context, f *demoFleet) (broken, whole []*telling) {
+func tellings(t *testing.T, ctx context.Context, f *demo.Fleet) (broken, whole []*telling) {
 	t.Helper()
 	for n := 0; len(broken) < 3; n++ {
 		if n == 20 {
 			t.Fatalf("of %d streams %d are decode-0's", n, len(broken))
 		}
-		if s := newTelling(t, ctx, f.client, n); s.decode == "decode-0" {
+		if s := newTelling(t, ctx, f.Client, n); s.decode == "decode-0" {
 			broken = append(broken, s)
 		} else {
 			whole = append(whole, s)
@@ -185,15 +187,15 @@ func tellings(t *testing.T, ctx context.Context, f *demoFleet) (broken, whole []
 			t.Fatalf("stream %d: %q, %v", i, s.text, err)
 		}
 	}
-	victim := f.process("decode-0")
-	if err := victim.cmd.Process.Kill(); err != nil {
+	victim := processOf(f, "decode-0")
+	if err := victim.Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	<-victim.done
-	victim.err = nil // its end was ours
-	for i, e := range f.engines {
-		if e.name == victim.name {
-			f.engines = append(f.engines[:i:i], f.engines[i+1:]...) // the living
+	<-victim.Done
+	victim.Err = nil // its end was ours
+	for i, e := range f.Engines {
+		if e.Name == victim.Name {
+			f.Engines = append(f.Engines[:i:i], f.Engines[i+1:]...) // the living
 			break
 		}
 	}
@@ -245,9 +247,9 @@ func TestFault53ContinuedOverProcesses(t *testing.T) {
 						t.Errorf("stream %d: usage %s, %v; want %d and %d", i, s.usage, err, prompt, output)
 					}
 				}
-				f.checkBroken(t, ctx, i, s, i < len(broken), after)
+				checkBroken(f, t, ctx, i, s, i < len(broken), after)
 			}
-			if err := f.settled(ctx); err != nil {
+			if err := f.Settled(ctx); err != nil {
 				t.Error(err)
 			}
 		})
@@ -255,7 +257,7 @@ func TestFault53ContinuedOverProcesses(t *testing.T) {
 }
 
 // checkBroken compares what the gateway has noted of a stream.
-func (f *demoFleet) checkBroken(t *testing.T, ctx context.Context, i int, s *telling, broken bool, after string) {
+func checkBroken(f *demo.Fleet, t *testing.T, ctx context.Context, i int, s *telling, broken bool, after string) {
 	t.Helper()
 	var sum struct {
 		Outcome   string `json:"outcome"`
@@ -266,7 +268,7 @@ func (f *demoFleet) checkBroken(t *testing.T, ctx context.Context, i int, s *tel
 		Output    int    `json:"output_tokens"`
 	}
 	until(t, "the gateway has noted the stream", func() bool {
-		return f.fetch(ctx, f.operations+"/requests?id="+s.id, &sum) == nil
+		return f.Fetch(ctx, f.Operations+"/requests?id="+s.id, &sum) == nil
 	})
 	want := sum
 	want.Outcome, want.Decode, want.Prefill, want.Output, want.Continued = "completed", "decode-1", "prefill-0", longAnswer, 0

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/internal/demo"
 )
 
 // TestFault21FanReference asks for several choices, which are served by a transfer each: the answer is to the byte that of one
@@ -22,9 +24,9 @@ func TestFault21FanReference(t *testing.T) {
 		{"/v1/completions", `{"model":%q,"prompt":"` + long + `","n":3,"max_tokens":24}`, "3"},
 		{"/v1/chat/completions", `{"model":%q,"messages":[{"role":"user","content":"` + long + `"}],"n":2,"max_tokens":24}`, "2"},
 	} {
-		body := fmt.Sprintf(tt.body, demoModel)
-		want, _ := askRoute(t, ctx, f.alone+tt.path, body)
-		got, header := askRoute(t, ctx, f.client+tt.path, body)
+		body := fmt.Sprintf(tt.body, demo.Model)
+		want, _ := askRoute(t, ctx, f.Alone+tt.path, body)
+		got, header := askRoute(t, ctx, f.Client+tt.path, body)
 		if a, b := varies.ReplaceAllString(got, "-"), varies.ReplaceAllString(want, "-"); a != b || got == "" {
 			t.Errorf("%s: got\n%s\nwant\n%s", tt.path, a, b)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/demo"
 )
 
 // TestFault19and25and29RealKV asks a fleet that moves real KV blocks for what could have them cross: the same id on requests that are
@@ -28,7 +29,7 @@ func TestFault19and25and29RealKV(t *testing.T) {
 	t.Run("19 the same X-Request-Id on live requests", func(t *testing.T) { sameID(t, ctx, f) })
 	t.Run("25 parameters", func(t *testing.T) { sameAsAlone(t, ctx, f) })
 	t.Run("29 two tenants", func(t *testing.T) { twoTenants(t, ctx, f) })
-	if err := f.settled(ctx); err != nil {
+	if err := f.Settled(ctx); err != nil {
 		t.Error(err)
 	}
 }
@@ -68,13 +69,13 @@ func askAs(ctx context.Context, url, body string, header map[string]string, begu
 var differs = regexp.MustCompile(`"(created|cached_tokens)":\d+|((chat)?cmpl-)[0-9a-z-]+`)
 
 // sameID has eight clients choose one id for requests of their own, again and again, until some were live at once.
-func sameID(t *testing.T, ctx context.Context, f *demoFleet) {
+func sameID(t *testing.T, ctx context.Context, f *demo.Fleet) {
 	const clients, rounds = 8, 50
 	bodies, want := make([]string, clients), make([]string, clients)
 	for i := range clients {
 		bodies[i] = fmt.Sprintf(`{"model":%q,"prompt":"%s","max_tokens":48,"min_tokens":48,"ignore_eos":true,"temperature":0,"stream":true}`,
-			demoModel, strings.Repeat(fmt.Sprintf("Client %d asks about %d seas. ", i, i*i), 10))
-		a, err := askAs(ctx, f.alone+"/v1/completions", bodies[i], nil, nil)
+			demo.Model, strings.Repeat(fmt.Sprintf("Client %d asks about %d seas. ", i, i*i), 10))
+		a, err := askAs(ctx, f.Alone+"/v1/completions", bodies[i], nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +94,7 @@ func sameID(t *testing.T, ctx context.Context, f *demoFleet) {
 		var wg sync.WaitGroup
 		for i := range clients {
 			wg.Go(func() {
-				a, err := askAs(ctx, f.client+"/v1/completions", bodies[i], map[string]string{"X-Request-Id": "the-same"}, func() {
+				a, err := askAs(ctx, f.Client+"/v1/completions", bodies[i], map[string]string{"X-Request-Id": "the-same"}, func() {
 					if n := live.Add(1); n > most.Load() {
 						most.Store(n)
 					}
@@ -117,9 +118,9 @@ func sameID(t *testing.T, ctx context.Context, f *demoFleet) {
 }
 
 // sameAsAlone asks with everything that is decode's alone to heed: the answer is to the byte one engine's.
-func sameAsAlone(t *testing.T, ctx context.Context, f *demoFleet) {
+func sameAsAlone(t *testing.T, ctx context.Context, f *demo.Fleet) {
 	long := strings.Repeat("Tell me more about the sea. ", 12)
-	plain, err := askAs(ctx, f.alone+"/v1/completions", fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":40,"temperature":0}`, demoModel, long), nil, nil)
+	plain, err := askAs(ctx, f.Alone+"/v1/completions", fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":40,"temperature":0}`, demo.Model, long), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,12 +145,12 @@ func sameAsAlone(t *testing.T, ctx context.Context, f *demoFleet) {
 				if route != "/v1/completions" {
 					prompt = fmt.Sprintf(`"messages":[{"role":"user","content":%q}]`, long)
 				}
-				body := fmt.Sprintf(`{"model":%q,%s,"temperature":0,%s%s}`, demoModel, prompt, extra, stream)
-				want, err := askAs(ctx, f.alone+route, body, nil, nil)
+				body := fmt.Sprintf(`{"model":%q,%s,"temperature":0,%s%s}`, demo.Model, prompt, extra, stream)
+				want, err := askAs(ctx, f.Alone+route, body, nil, nil)
 				if err != nil {
 					t.Fatalf("%s %s: %v", route, body, err)
 				}
-				got, err := askAs(ctx, f.client+route, body, nil, nil)
+				got, err := askAs(ctx, f.Client+route, body, nil, nil)
 				if a, b := differs.ReplaceAllString(got.text, "-"), differs.ReplaceAllString(want.text, "-"); err != nil || a != b {
 					t.Errorf("%s with %s%s: %v, got\n%s\nwant\n%s", route, extra, stream, err, a, b)
 				}
@@ -163,10 +164,10 @@ func sameAsAlone(t *testing.T, ctx context.Context, f *demoFleet) {
 
 // twoTenants has two tenants send one prompt. Without isolation the second finds what the first has left; with it nobody finds but his own,
 // whatever salt he gives.
-func twoTenants(t *testing.T, ctx context.Context, f *demoFleet) {
+func twoTenants(t *testing.T, ctx context.Context, f *demo.Fleet) {
 	cached := func(tenant, prompt, salt string) (int, string) {
 		t.Helper()
-		body := map[string]any{"model": demoModel, "prompt": prompt, "max_tokens": 8, "temperature": 0}
+		body := map[string]any{"model": demo.Model, "prompt": prompt, "max_tokens": 8, "temperature": 0}
 		if salt != "" {
 			body["cache_salt"] = salt
 		}
@@ -175,7 +176,7 @@ func twoTenants(t *testing.T, ctx context.Context, f *demoFleet) {
 		if tenant != "" {
 			header["Authorization"] = "Bearer " + tenant
 		}
-		a, err := askAs(ctx, f.client+"/v1/completions", string(raw), header, nil)
+		a, err := askAs(ctx, f.Client+"/v1/completions", string(raw), header, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +217,7 @@ func twoTenants(t *testing.T, ctx context.Context, f *demoFleet) {
 	if first, _ := hits("", shared, ""); first == 0 {
 		t.Fatal("no prefix is found again: what follows would show nothing")
 	}
-	tokens := f.isolate(t, ctx)
+	tokens := isolate(f, t, ctx)
 	for _, salt := range []string{"", "the same salt"} {
 		for _, tenant := range tokens {
 			if first, second := hits(tenant, shared, salt); first != 0 || second == 0 {
@@ -227,25 +228,25 @@ func twoTenants(t *testing.T, ctx context.Context, f *demoFleet) {
 }
 
 // isolate has the gateway want tokens from now on, and keep tenants' prefixes apart. It returns two tenants' tokens.
-func (f *demoFleet) isolate(t *testing.T, ctx context.Context) []string {
+func isolate(f *demo.Fleet, t *testing.T, ctx context.Context) []string {
 	t.Helper()
 	signer, err := keys.Generate(keys.EdDSA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, public, err := keys.Write(f.path("client-keys"), signer)
+	_, public, err := keys.Write(f.Path("client-keys"), signer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := os.ReadFile(f.path("pdrouter.yaml"))
+	raw, err := os.ReadFile(f.Path("pdrouter.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := strings.Replace(string(raw), "auth: {", fmt.Sprintf("isolate_prefix_cache: true\nauth: {clients: {keys: [%q], issuer: tests}, ", public), 1)
-	if err := os.WriteFile(f.path("pdrouter.yaml"), []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(f.Path("pdrouter.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := askAs(ctx, f.operations+"/config/reload", "", nil, nil); err != nil {
+	if _, err := askAs(ctx, f.Operations+"/config/reload", "", nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	var tokens []string

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/internal/demo"
 )
 
 // TestEveryRouteIsSplit asks a gateway on each route that two engines serve, streamed and whole: the answers are one engine's
@@ -18,7 +20,7 @@ func TestEveryRouteIsSplit(t *testing.T) {
 	defer cancel()
 	f := newFleet(t, ctx, "tcp")
 	defer func() {
-		if err := f.settled(ctx); err != nil {
+		if err := f.Settled(ctx); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -34,10 +36,10 @@ func TestEveryRouteIsSplit(t *testing.T) {
 		{"/inference/v1/generate", `{"model":%q,"token_ids":[256,` + tokens + `100],"sampling_params":{"max_tokens":24}%s}`},
 	} {
 		for _, stream := range []string{``, `,"stream":true`} {
-			body := fmt.Sprintf(tt.body, demoModel, stream)
-			want, _ := askRoute(t, ctx, f.alone+tt.path, body)
+			body := fmt.Sprintf(tt.body, demo.Model, stream)
+			want, _ := askRoute(t, ctx, f.Alone+tt.path, body)
 			want = strings.ReplaceAll(want, `"kv_transfer_params":null,`, "") // the gateway takes it out, whatever it is
-			got, header := askRoute(t, ctx, f.client+tt.path, body)
+			got, header := askRoute(t, ctx, f.Client+tt.path, body)
 			if a, b := varies.ReplaceAllString(got, "-"), varies.ReplaceAllString(want, "-"); a != b || got == "" {
 				t.Errorf("%s%s: got\n%s\nwant\n%s", tt.path, stream, a, b)
 			}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/demo"
+	"pdrouter/internal/proc"
 	"pdrouter/kvplane/nixl"
 )
 
@@ -26,14 +28,14 @@ func TestMain(m *testing.M) {
 }
 
 // newFleet starts a demo fleet that lasts as long as the test.
-func newFleet(t *testing.T, ctx context.Context, transport string) *demoFleet {
+func newFleet(t *testing.T, ctx context.Context, transport string) *demo.Fleet {
 	t.Helper()
-	f, err := startFleet(ctx, t.TempDir(), transport)
+	f, err := demo.StartFleet(ctx, t.TempDir(), transport)
 	if err != nil {
-		t.Fatalf("%v\n%v\n%v", err, f.stop(), f.tail())
+		t.Fatalf("%v\n%v\n%v", err, f.Stop(), f.Tail())
 	}
 	t.Cleanup(func() {
-		if err := f.stop(); err != nil {
+		if err := f.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -41,16 +43,16 @@ func newFleet(t *testing.T, ctx context.Context, transport string) *demoFleet {
 }
 
 // bareFleet is a fleet without processes, that ends with the test and has no more than n addresses to take; must ends the test.
-func bareFleet(t *testing.T, n int) (f *demoFleet, take func() string, must func(error)) {
+func bareFleet(t *testing.T, n int) (f *demo.Fleet, take func() string, must func(error)) {
 	t.Helper()
-	f = &demoFleet{dir: t.TempDir()}
+	f = &demo.Fleet{Dir: t.TempDir()}
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, p := range f.processes {
-				t.Logf("%s printed:\n%s", p.name, p.tail(15))
+			for _, p := range f.Processes {
+				t.Logf("%s printed:\n%s", p.Name, p.Tail(15))
 			}
 		}
-		if err := f.stop(); err != nil {
+		if err := f.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -60,7 +62,7 @@ func bareFleet(t *testing.T, n int) (f *demoFleet, take func() string, must func
 			t.Fatal(err)
 		}
 	}
-	free, err := freeAddresses(n)
+	free, err := demo.FreeAddresses(n)
 	must(err)
 	take = func() string {
 		a := free[0]
@@ -105,18 +107,18 @@ func TestKilledPrefillCostsNoClientAnError(t *testing.T) {
 func killPrefillUnderLoad(t *testing.T, transport string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	f, err := startFleet(ctx, t.TempDir(), transport)
+	f, err := demo.StartFleet(ctx, t.TempDir(), transport)
 	if err != nil {
-		t.Fatalf("%v\n%v\n%v", err, f.stop(), f.tail())
+		t.Fatalf("%v\n%v\n%v", err, f.Stop(), f.Tail())
 	}
-	asks := demoAsks()
+	asks := demo.Asks()
 	want := make([]string, len(asks))
 	for i, ask := range asks {
-		a, err := send(ctx, f.alone, ask)
+		a, err := demo.Send(ctx, f.Alone, ask)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want[i] = a.text
+		want[i] = a.Text
 	}
 	const clients, each = 4, 40
 	var served atomic.Int64
@@ -126,11 +128,11 @@ func killPrefillUnderLoad(t *testing.T, transport string) {
 		wg.Go(func() {
 			for n := range each {
 				i := (c + n) % len(asks)
-				switch got, err := send(ctx, f.client, asks[i]); {
+				switch got, err := demo.Send(ctx, f.Client, asks[i]); {
 				case err != nil:
 					t.Errorf("client %d, request %d: %v", c, n, err)
 					return
-				case got.text != want[i]:
+				case got.Text != want[i]:
 					t.Errorf("client %d, request %d: answer differs from one engine's alone", c, n)
 				}
 				if served.Add(1) == clients*each/4 {
@@ -140,29 +142,29 @@ func killPrefillUnderLoad(t *testing.T, transport string) {
 		})
 	}
 	<-killed
-	victim := f.process("prefill-0")
-	if err := victim.cmd.Process.Kill(); err != nil {
+	victim := processOf(f, "prefill-0")
+	if err := victim.Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	<-victim.done
+	<-victim.Done
 	wg.Wait()
-	f.engines = f.engines[1:] // the living
-	if err := f.settled(ctx); err != nil {
+	f.Engines = f.Engines[1:] // the living
+	if err := f.Settled(ctx); err != nil {
 		t.Error(err)
 	}
 	if t.Failed() {
-		t.Log(f.processes[0].tail(40))
+		t.Log(f.Processes[0].Tail(40))
 	}
-	victim.err = nil // its end was ours
-	if err := f.stop(); err != nil {
+	victim.Err = nil // its end was ours
+	if err := f.Stop(); err != nil {
 		t.Error(err)
 	}
 }
 
-// process returns the process of this name.
-func (f *demoFleet) process(name string) *process {
-	for _, p := range f.processes {
-		if p.name == name {
+// processOf returns the process of this name.
+func processOf(f *demo.Fleet, name string) *proc.Process {
+	for _, p := range f.Processes {
+		if p.Name == name {
 			return p
 		}
 	}

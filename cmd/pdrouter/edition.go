@@ -14,6 +14,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/field"
+	"pdrouter/internal/listener"
 	"pdrouter/metadata/client"
 	"pdrouter/metadata/routes"
 	"pdrouter/router"
@@ -26,8 +27,8 @@ type edition struct {
 	clients *credentials
 	agents  *credentials
 	admins  *credentials
-	secure  map[*door]*tls.Config  // of the listeners that have TLS
-	opened  map[*door]net.Listener // for doors that move
+	secure  map[*listener.Listener]*tls.Config  // of the listeners that have TLS
+	opened  map[*listener.Listener]net.Listener // for those that move
 }
 
 // credentials are one section of them, at work.
@@ -56,7 +57,7 @@ func (s *credentials) start(ctx context.Context) {
 
 // newEdition makes and opens all that l needs and old, which may be nil, does not have. On an error nothing is left open.
 func (g *gateway) newEdition(l *loaded, old *edition) (_ *edition, err error) {
-	e := &edition{l: l, secure: map[*door]*tls.Config{}, opened: map[*door]net.Listener{}}
+	e := &edition{l: l, secure: map[*listener.Listener]*tls.Config{}, opened: map[*listener.Listener]net.Listener{}}
 	defer func() {
 		if err != nil {
 			e.discard(old)
@@ -100,10 +101,10 @@ func (g *gateway) newEdition(l *loaded, old *edition) (_ *edition, err error) {
 		if err != nil {
 			return nil, l.at(field.Errorf("listen."+s.key+"_tls", "cannot be used: %v", err))
 		}
-		e.secure[g.door(s.key)] = secure
+		e.secure[g.listener(s.key)] = secure
 	}
-	for d, address := range g.doors(l) {
-		ln, err := d.open(address)
+	for d, address := range g.listeners(l) {
+		ln, err := d.Open(address)
 		if err != nil {
 			return nil, l.at(err)
 		}
@@ -149,14 +150,14 @@ func (t tokenAuth) secrets() string {
 	return string(h.Sum(nil))
 }
 
-// door returns a listener that may have TLS.
-func (g *gateway) door(key string) *door {
-	return map[string]*door{"clients": g.clients, "agents": g.agents, "admin": g.admins}[key]
+// listener returns a listener that may have TLS.
+func (g *gateway) listener(key string) *listener.Listener {
+	return map[string]*listener.Listener{"clients": g.clients, "agents": g.agents, "admin": g.admins}[key]
 }
 
-// doors returns the address of each listener.
-func (g *gateway) doors(l *loaded) map[*door]string {
-	return map[*door]string{g.clients: l.Listen.Clients, g.agents: l.Listen.Agents, g.operations: l.Listen.Operations, g.admins: l.Listen.Admin}
+// listeners returns the address of each listener.
+func (g *gateway) listeners(l *loaded) map[*listener.Listener]string {
+	return map[*listener.Listener]string{g.clients: l.Listen.Clients, g.agents: l.Listen.Agents, g.operations: l.Listen.Operations, g.admins: l.Listen.Admin}
 }
 
 // partsOf completes what the router is built from with what is the edition's, for a configuration with all engines.
@@ -182,10 +183,10 @@ func (g *gateway) settle(e, old *edition) {
 	g.present.Store(e)
 	g.meters.expect(e.l.Models)
 	for d, secure := range e.secure {
-		d.secure.Store(secure)
+		d.Secure.Store(secure)
 	}
-	for d, address := range g.doors(e.l) {
-		d.move(address, e.opened[d])
+	for d, address := range g.listeners(e.l) {
+		d.Move(address, e.opened[d])
 	}
 	if !e.l.Auth.Clients.on() && (old == nil || old.l.Auth.Clients.on()) {
 		g.log.Warn("auth.clients is not set: everybody who reaches the clients' listener may use it")

@@ -17,6 +17,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
+	"pdrouter/internal/demo"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
@@ -67,7 +68,7 @@ func newTicketPlant(t *testing.T) *ticketPlant {
 	if p.records, err = records.New(own, trusted); err != nil {
 		t.Fatal(err)
 	}
-	ports, err := freeAddresses(6)
+	ports, err := demo.FreeAddresses(6)
 	if err != nil {
 		t.Fatal(err)
 	}

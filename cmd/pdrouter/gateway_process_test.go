@@ -6,13 +6,16 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"pdrouter/internal/demo"
+	"pdrouter/internal/proc"
 )
 
 // startGateway has a process of its own serve what a configuration says besides where to listen. It listens when this returns,
 // at the address for clients, and does not outlive the test.
-func startGateway(t *testing.T, config string) (p *process, clients string) {
+func startGateway(t *testing.T, config string) (p *proc.Process, clients string) {
 	t.Helper()
-	addresses, err := freeAddresses(2)
+	addresses, err := demo.FreeAddresses(2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,23 +25,23 @@ func startGateway(t *testing.T, config string) (p *process, clients string) {
 	if err := os.WriteFile(file, []byte(listen+config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if p, err = startProcess(dir, "gateway", "serve", "-c", file); err != nil {
+	if p, err = proc.Start(dir, "gateway", "serve", "-c", file); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.cmd.Process.Kill(); <-p.done })
+	t.Cleanup(func() { _ = p.Cmd.Process.Kill(); <-p.Done })
 	_ = dialSoon(t, addresses[0], p).Close()
 	return p, addresses[0]
 }
 
 // dialSoon connects as soon as the process listens.
-func dialSoon(t *testing.T, address string, p *process) net.Conn {
+func dialSoon(t *testing.T, address string, p *proc.Process) net.Conn {
 	t.Helper()
 	for range 2000 {
 		if c, err := net.Dial("tcp", address); err == nil {
 			return c
 		}
-		if ended, err := p.ended(); ended {
-			t.Fatalf("ended: %v\n%s", err, p.tail(10))
+		if ended, err := p.Ended(); ended {
+			t.Fatalf("ended: %v\n%s", err, p.Tail(10))
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -136,13 +136,13 @@ func TestNoRequestMissingInTheLog(t *testing.T) {
 		}
 		answer.Body.Close()
 		if answer.StatusCode != http.StatusOK {
-			t.Fatalf("%s\n%s", answer.Status, p.tail(10))
+			t.Fatalf("%s\n%s", answer.Status, p.Tail(10))
 		}
 	}
-	if err := p.stop(20 * time.Second); err != nil {
+	if err := p.Stop(20 * time.Second); err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.ReadFile(p.log)
+	log, err := os.ReadFile(p.Log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,6 +150,6 @@ func TestNoRequestMissingInTheLog(t *testing.T) {
 		t.Errorf("the log has %d of %d requests:\n%s", got, n, log)
 	}
 	if !bytes.HasSuffix(log, []byte(`"msg":"stopped"}`+"\n")) {
-		t.Errorf("the log ends in %s", p.tail(1))
+		t.Errorf("the log ends in %s", p.Tail(1))
 	}
 }

@@ -10,15 +10,16 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/demo"
 	"pdrouter/internal/redistest"
 )
 
 // sharedFleet is two gateways that share one Redis, with two pairs of engines, one of which publishes through each.
 type sharedFleet struct {
-	*demoFleet
+	*demo.Fleet
 	clients    [2]string // base URLs of the gateways
 	operations [2]string
-	asks       []demoAsk
+	asks       []demo.Ask
 	want       []string // what one engine alone answers
 }
 
@@ -27,34 +28,34 @@ type sharedFleet struct {
 func startShared(t *testing.T, redis string) *sharedFleet {
 	t.Helper()
 	bare, take, must := bareFleet(t, 6+8+1)
-	f := &sharedFleet{demoFleet: bare}
-	for _, e := range []demoEngine{{name: "prefill-0", role: "prefill", tp: 2}, {name: "prefill-1", role: "prefill", tp: 2},
-		{name: "decode-0", role: "decode", tp: 4}, {name: "decode-1", role: "decode", tp: 2}} {
-		e.address, e.control = take(), take()
-		f.engines = append(f.engines, e)
+	f := &sharedFleet{Fleet: bare}
+	for _, e := range []demo.Engine{{Name: "prefill-0", Role: "prefill", TP: 2}, {Name: "prefill-1", Role: "prefill", TP: 2},
+		{Name: "decode-0", Role: "decode", TP: 4}, {Name: "decode-1", Role: "decode", TP: 2}} {
+		e.Address, e.Control = take(), take()
+		f.Engines = append(f.Engines, e)
 	}
-	must(f.writeKeys())
+	must(f.WriteKeys())
 	var agents [2]string
 	for i := range 2 {
 		client, operations := take(), take()
 		agents[i] = take()
 		f.clients[i], f.operations[i] = "http://"+client, "http://"+operations
-		path := f.path(fmt.Sprintf("gateway-%d.yaml", i))
-		must(os.WriteFile(path, []byte(f.config(client, agents[i], operations)+"metadata: {store: redis, redis: {"+redis+"}}\nadvanced: {metadata_cache: {refresh: 1s}}\n"), 0o600))
-		must(f.start(fmt.Sprintf("gateway-%d", i), "serve", "-c", path))
+		path := f.Path(fmt.Sprintf("gateway-%d.yaml", i))
+		must(os.WriteFile(path, []byte(f.Config(client, agents[i], operations)+"metadata: {store: redis, redis: {"+redis+"}}\nadvanced: {metadata_cache: {refresh: 1s}}\n"), 0o600))
+		must(f.Start(fmt.Sprintf("gateway-%d", i), "serve", "-c", path))
 	}
-	for i, e := range f.engines {
-		must(f.startEngine(e, agents[i%2], "--transport", "tcp"))
+	for i, e := range f.Engines {
+		must(f.StartEngine(e, agents[i%2], "--transport", "tcp"))
 	}
 	alone := take()
-	f.alone = "http://" + alone
-	must(f.start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demoModel, "--listen", alone))
+	f.Alone = "http://" + alone
+	must(f.Start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demo.Model, "--listen", alone))
 	f.known(t)
-	f.asks = demoAsks()
+	f.asks = demo.Asks()
 	for _, ask := range f.asks {
-		a, err := send(t.Context(), f.alone, ask)
+		a, err := demo.Send(t.Context(), f.Alone, ask)
 		must(err)
-		f.want = append(f.want, a.text)
+		f.want = append(f.want, a.Text)
 	}
 	return f
 }
@@ -63,8 +64,8 @@ func startShared(t *testing.T, redis string) *sharedFleet {
 func (f *sharedFleet) known(t *testing.T) {
 	t.Helper()
 	for _, operations := range f.operations {
-		f.demoFleet.operations = operations
-		if err := f.wait(t.Context()); err != nil {
+		f.Fleet.Operations = operations
+		if err := f.Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,7 +76,7 @@ func (f *sharedFleet) split(t *testing.T) (n [2]float64) {
 	t.Helper()
 	for i, operations := range f.operations {
 		var err error
-		if n[i], err = f.gauge(t.Context(), operations+"/metrics", fmt.Sprintf("pdrouter_routing_decisions_total{model=%q,reason=\"split\"}", demoModel)); err != nil {
+		if n[i], err = f.Gauge(t.Context(), operations+"/metrics", fmt.Sprintf("pdrouter_routing_decisions_total{model=%q,reason=\"split\"}", demo.Model)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -97,12 +98,12 @@ func (f *sharedFleet) load(t *testing.T) *load {
 		clients.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				i := (c + n) % len(f.asks)
-				got, err := send(t.Context(), f.clients[(c+n/len(f.asks))%2], f.asks[i])
+				got, err := demo.Send(t.Context(), f.clients[(c+n/len(f.asks))%2], f.asks[i])
 				switch {
 				case err != nil:
 					l.lost.Add(1)
 					t.Errorf("client %d, request %d: %v", c, n, err)
-				case got.text != f.want[i]:
+				case got.Text != f.want[i]:
 					l.lost.Add(1)
 					t.Errorf("client %d, request %d: answer differs from one engine's alone", c, n)
 				default:
@@ -142,7 +143,7 @@ func (l *load) during(t *testing.T, what string, done func() bool) {
 func (f *sharedFleet) behind(t *testing.T, want bool) func() bool {
 	return func() bool {
 		for _, operations := range f.operations {
-			got, err := f.gauge(t.Context(), operations+"/metrics", "pdrouter_metadata_behind")
+			got, err := f.Gauge(t.Context(), operations+"/metrics", "pdrouter_metadata_behind")
 			if err != nil {
 				t.Error(err)
 			}
@@ -176,7 +177,7 @@ func TestFault42RedisUnderLoad(t *testing.T) {
 	l.during(t, "Redis emptied", func() bool { return f.behind(t, false)() && filled(redis) })
 	f.known(t)
 	l.stop()
-	if err := f.settled(t.Context()); err != nil {
+	if err := f.Settled(t.Context()); err != nil {
 		t.Error(err)
 	}
 	t.Logf("%d requests served, %d lost", l.served.Load(), l.lost.Load())
@@ -204,7 +205,7 @@ func TestFault42FailoverUnderLoad(t *testing.T) {
 	f.known(t)
 	l.during(t, "a replica is the master", func() bool { return filled(next) })
 	l.stop()
-	if err := f.settled(t.Context()); err != nil {
+	if err := f.Settled(t.Context()); err != nil {
 		t.Error(err)
 	}
 	t.Logf("%d requests served, %d lost", l.served.Load(), l.lost.Load())

@@ -15,6 +15,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pdrouter/internal/demo"
+	"pdrouter/internal/proc"
 )
 
 // rolling is gateways and engines as processes of their own, under load.
@@ -31,7 +34,7 @@ func newRolling(t *testing.T, engines int) *rolling {
 	t.Helper()
 	s := &rolling{t: t, dir: t.TempDir()}
 	var err error
-	if s.engines, err = freeAddresses(engines); err != nil {
+	if s.engines, err = demo.FreeAddresses(engines); err != nil {
 		t.Fatal(err)
 	}
 	for i, address := range s.engines {
@@ -52,13 +55,13 @@ func newRolling(t *testing.T, engines int) *rolling {
 
 const rollingBody = `{"model":"reference","prompt":"one two three four five six","max_tokens":6}`
 
-func (s *rolling) start(name string, args ...string) *process {
+func (s *rolling) start(name string, args ...string) *proc.Process {
 	s.t.Helper()
-	p, err := startProcess(s.dir, name, args...)
+	p, err := proc.Start(s.dir, name, args...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() { _ = p.cmd.Process.Kill(); <-p.done })
+	s.t.Cleanup(func() { _ = p.Cmd.Process.Kill(); <-p.Done })
 	return p
 }
 
@@ -158,11 +161,11 @@ func firstText(b string) string {
 func TestFault66RollingRestart(t *testing.T) {
 	t.Parallel() // it waits for processes more than it works
 	s := newRolling(t, 2)
-	ports, err := freeAddresses(4)
+	ports, err := demo.FreeAddresses(4)
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := func(i int) *process {
+	run := func(i int) *proc.Process {
 		file := filepath.Join(s.dir, fmt.Sprintf("g%d.yaml", i))
 		text := fmt.Sprintf("listen: {clients: %q, operations: %q}\ntimeouts: {pre_stop_delay: 300ms}\nlog: {format: text, level: warn}\n", ports[i], ports[2+i]) +
 			fmt.Sprintf("models: [{name: reference, engines: [{name: e0, url: \"http://%s\"}, {name: e1, url: \"http://%s\"}]}]\n", s.engines[0], s.engines[1])
@@ -173,14 +176,14 @@ func TestFault66RollingRestart(t *testing.T) {
 		s.ready(ports[2+i])
 		return p
 	}
-	gateways := []*process{run(0), run(1)}
+	gateways := []*proc.Process{run(0), run(1)}
 	ctx, stop := context.WithCancel(t.Context())
 	running := s.load(ctx, 6, ports[0], ports[1])
 	for range 3 {
 		for i := range gateways {
 			n := s.sent.Load()
 			until(t, "requests come and go", func() bool { return s.sent.Load() > n+20 })
-			if err := gateways[i].cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			if err := gateways[i].Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
 			until(t, "it says that it is not ready, while it serves", func() bool {
@@ -191,12 +194,12 @@ func TestFault66RollingRestart(t *testing.T) {
 				return err != nil || resp.StatusCode == http.StatusServiceUnavailable
 			})
 			select {
-			case <-gateways[i].done:
+			case <-gateways[i].Done:
 			case <-time.After(time.Minute):
 				t.Fatal("it did not end")
 			}
-			if err := gateways[i].err; err != nil {
-				t.Fatalf("it ended with %v\n%s", err, gateways[i].tail(10))
+			if err := gateways[i].Err; err != nil {
+				t.Fatalf("it ended with %v\n%s", err, gateways[i].Tail(10))
 			}
 			gateways[i] = run(i)
 		}
@@ -212,7 +215,7 @@ func TestFault66RollingRestart(t *testing.T) {
 // TestReloadsLoseNothing has a gateway go to and fro between two configurations while clients ask it.
 func TestReloadsLoseNothing(t *testing.T) {
 	s := newRolling(t, 3)
-	ports, err := freeAddresses(2)
+	ports, err := demo.FreeAddresses(2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +263,7 @@ strict: true
 	stop()
 	running.Wait()
 	if failed := s.failed.Load(); failed != 0 {
-		t.Errorf("%d of %d requests failed\n%s", failed, s.sent.Load(), p.tail(20))
+		t.Errorf("%d of %d requests failed\n%s", failed, s.sent.Load(), p.Tail(20))
 	}
 	t.Logf("%d requests, 200 reloads", s.sent.Load())
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdrouter/internal/limits"
+	"pdrouter/internal/listener"
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/shared"
 	"pdrouter/metadata"
@@ -123,7 +124,7 @@ type gateway struct {
 	sources     *sources
 	adminRoutes http.Handler
 
-	clients, agents, operations, admins *door
+	clients, agents, operations, admins *listener.Listener
 	asked                               atomic.Bool // somebody looks whether this gateway is ready
 	agentRoutes                         *routes.Handler
 	operationRoutes                     http.Handler
@@ -132,10 +133,10 @@ type gateway struct {
 // newGateway builds every part from its section of the configuration and opens the listeners. On an error nothing is
 // left open.
 func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
-	g := &gateway{log: log, clients: newDoor("listen.clients"), agents: newDoor("listen.agents"), operations: newDoor("listen.operations"),
-		admins: newDoor("listen.admin")}
-	for _, d := range []*door{g.clients, g.agents, g.operations, g.admins} {
-		d.log = log
+	g := &gateway{log: log, clients: listener.New("listen.clients"), agents: listener.New("listen.agents"), operations: listener.New("listen.operations"),
+		admins: listener.New("listen.admin")}
+	for _, d := range []*listener.Listener{g.clients, g.agents, g.operations, g.admins} {
+		d.Log = log
 	}
 	defer func() {
 		if err != nil {
@@ -289,7 +290,7 @@ func (g *gateway) close() {
 	if g.router != nil {
 		g.router.Close()
 	}
-	for _, d := range []*door{g.clients, g.agents, g.operations, g.admins} {
+	for _, d := range []*listener.Listener{g.clients, g.agents, g.operations, g.admins} {
 		_ = d.Close() // closed already where it was served
 	}
 	if g.redis != nil {

@@ -14,6 +14,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/demo"
 	"pdrouter/metadata"
 	"pdrouter/router"
 )
@@ -42,7 +43,7 @@ func TestModelWithoutConnectorIsServedAlone(t *testing.T) {
 		}
 		return file
 	}
-	ports, err := freeAddresses(4)
+	ports, err := demo.FreeAddresses(4)
 	if err != nil {
 		t.Fatal(err)
 	}

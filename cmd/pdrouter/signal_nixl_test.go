@@ -27,10 +27,10 @@ func TestSignalsAreTheGatewaysBesideNIXL(t *testing.T) {
 		prefill.srv.URL, prefill.side, decode.srv.URL, decode.side))
 	said := func(parts ...string) func() bool {
 		return func() bool {
-			if ended, err := p.ended(); ended {
-				t.Fatalf("it has ended: %v\n%s", err, p.tail(40))
+			if ended, err := p.Ended(); ended {
+				t.Fatalf("it has ended: %v\n%s", err, p.Tail(40))
 			}
-			for _, line := range strings.Split(p.tail(1000), "\n") {
+			for _, line := range strings.Split(p.Tail(1000), "\n") {
 				all := true
 				for _, part := range parts {
 					all = all && strings.Contains(line, part)
@@ -46,25 +46,25 @@ func TestSignalsAreTheGatewaysBesideNIXL(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(60 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("never: %s\n%s", what, p.tail(60))
+				t.Fatalf("never: %s\n%s", what, p.Tail(60))
 			}
 		}
 	}
 	// The fake engines move KV by push, and the connector reads: what prefill holds for the warm-up of such a pair is given back,
 	// for which the agent is opened.
 	wait("the agent is opened", said(`"msg":"notification"`, "prefill-0"))
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.cmd.Process.Pid))
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.Cmd.Process.Pid))
 	if err != nil || !strings.Contains(string(maps), "libucs") {
-		t.Fatalf("UCX is not loaded: %v\n%s", err, p.tail(40))
+		t.Fatalf("UCX is not loaded: %v\n%s", err, p.Tail(40))
 	}
-	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+	if err := p.Cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
 	wait("SIGHUP has the file read again", said("the configuration was taken into use"))
-	if err := p.stop(60 * time.Second); err != nil {
-		t.Errorf("%v\n%s", err, p.tail(40))
+	if err := p.Stop(60 * time.Second); err != nil {
+		t.Errorf("%v\n%s", err, p.Tail(40))
 	}
-	if !strings.Contains(p.tail(20), `"msg":"stopped"`) {
-		t.Errorf("it did not drain:\n%s", p.tail(40))
+	if !strings.Contains(p.Tail(20), `"msg":"stopped"`) {
+		t.Errorf("it did not drain:\n%s", p.Tail(40))
 	}
 }

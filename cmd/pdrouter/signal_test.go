@@ -37,7 +37,7 @@ func TestFault66SecondSignalEndsTheProcess(t *testing.T) {
 	}
 	<-asked
 	<-asked // the health check and the request
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	for { // it drains: the listener is closed, the process lives
@@ -48,22 +48,22 @@ func TestFault66SecondSignalEndsTheProcess(t *testing.T) {
 		_ = c.Close()
 		time.Sleep(5 * time.Millisecond)
 	}
-	if ended, how := p.ended(); ended {
-		t.Fatalf("the first signal ended it: %v\n%s", how, p.tail(10))
+	if ended, how := p.Ended(); ended {
+		t.Fatalf("the first signal ended it: %v\n%s", how, p.Tail(10))
 	}
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-p.done:
+	case <-p.Done:
 	case <-time.After(20 * time.Second): // a third of what draining may take
 		t.Fatal("the second signal did not end it")
 	}
 	var exit *exec.ExitError
-	if !errors.As(p.err, &exit) {
-		t.Fatalf("ended with %v; want signal: terminated", p.err)
+	if !errors.As(p.Err, &exit) {
+		t.Fatalf("ended with %v; want signal: terminated", p.Err)
 	}
 	if status, ok := exit.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGTERM {
-		t.Errorf("ended with %v; want signal: terminated", p.err)
+		t.Errorf("ended with %v; want signal: terminated", p.Err)
 	}
 }

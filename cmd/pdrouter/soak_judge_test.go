@@ -21,7 +21,7 @@ func (s *soak) atRest(ctx context.Context) resting {
 	http.DefaultClient.CloseIdleConnections()
 	least := resting{goroutines: 1e9, descriptors: 1e9}
 	for range 40 { // longer than idle connections to engines that are gone
-		goroutines, err := s.gauge(ctx, s.operations+"/metrics", "go_goroutines")
+		goroutines, err := s.Gauge(ctx, s.Operations+"/metrics", "go_goroutines")
 		if err != nil {
 			s.t.Error(err)
 		}
@@ -37,7 +37,7 @@ func (s *soak) atRest(ctx context.Context) resting {
 
 // sizes returns the gateway's resident memory in MiB, and how many descriptors it has open.
 func (s *soak) sizes() (mib, descriptors float64) {
-	proc := fmt.Sprintf("/proc/%d/", s.process("gateway").cmd.Process.Pid)
+	proc := fmt.Sprintf("/proc/%d/", s.process("gateway").Cmd.Process.Pid)
 	raw, err := os.ReadFile(proc + "statm")
 	fields := strings.Fields(string(raw))
 	if err != nil || len(fields) < 2 {

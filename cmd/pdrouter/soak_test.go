@@ -13,6 +13,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pdrouter/internal/demo"
+	"pdrouter/internal/proc"
 )
 
 // soakFor is the environment variable with how long TestSoak runs; without it the test is skipped. make soak sets it.
@@ -28,37 +31,37 @@ func TestSoak(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), d+10*time.Minute)
 	defer cancel()
-	f, err := startFleet(ctx, t.TempDir(), "tcp")
+	f, err := demo.StartFleet(ctx, t.TempDir(), "tcp")
 	if err != nil {
-		t.Fatalf("%v\n%v\n%v", err, f.stop(), f.tail())
+		t.Fatalf("%v\n%v\n%v", err, f.Stop(), f.Tail())
 	}
-	s := &soak{t: t, demoFleet: f, asks: demoAsks(), ends: map[string]int{}}
+	s := &soak{t: t, Fleet: f, asks: demo.Asks(), ends: map[string]int{}}
 	t.Cleanup(func() {
 		if t.Failed() {
-			for line := range strings.Lines(s.process("gateway").tail(2000)) {
+			for line := range strings.Lines(s.process("gateway").Tail(2000)) {
 				if !strings.Contains(line, "msg=request ") && !strings.Contains(line, "level=INFO") {
 					t.Log(strings.TrimSpace(line))
 				}
 			}
 		}
-		for _, p := range s.processes { // the killed ones have no status to speak of
-			_ = p.stop(30 * time.Second)
+		for _, p := range s.Processes { // the killed ones have no status to speak of
+			_ = p.Stop(30 * time.Second)
 		}
 	})
 	for _, ask := range s.asks {
-		a, err := send(ctx, s.alone, ask)
+		a, err := demo.Send(ctx, s.Alone, ask)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.want = append(s.want, a.text)
+		s.want = append(s.want, a.Text)
 	}
 	s.load(ctx, 10*time.Second, false) // what a first use allocates is not what is measured
 	before := s.atRest(ctx)
 	s.load(ctx, d, true)
-	if err := s.wait(ctx); err != nil {
+	if err := s.Wait(ctx); err != nil {
 		t.Error(err)
 	}
-	if err := s.settled(ctx); err != nil {
+	if err := s.Settled(ctx); err != nil {
 		t.Error(err)
 	}
 	s.judge(before, s.atRest(ctx))
@@ -67,8 +70,8 @@ func TestSoak(t *testing.T) {
 // soak is one run.
 type soak struct {
 	t *testing.T
-	*demoFleet
-	asks []demoAsk
+	*demo.Fleet
+	asks []demo.Ask
 	want []string
 
 	mu     sync.Mutex
@@ -85,11 +88,11 @@ func (s *soak) ended(how string) {
 }
 
 // process returns the last one of that name.
-func (s *soak) process(name string) *process {
+func (s *soak) process(name string) *proc.Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range slices.Backward(s.processes) {
-		if p.name == name {
+	for _, p := range slices.Backward(s.Processes) {
+		if p.Name == name {
 			return p
 		}
 	}
@@ -126,18 +129,18 @@ func (s *soak) ask(ctx context.Context, rnd *rand.Rand, trouble bool) {
 	if leaves {
 		defer time.AfterFunc(time.Duration(rnd.IntN(60))*time.Millisecond, leave).Stop()
 	}
-	got, err := send(own, s.client, s.asks[i])
+	got, err := demo.Send(own, s.Client, s.asks[i])
 	switch {
-	case err == nil && got.text != s.want[i]:
+	case err == nil && got.Text != s.want[i]:
 		s.ended("wrong")
-		s.t.Errorf("request %s: %q; want %q", got.id, got.text, s.want[i])
+		s.t.Errorf("request %s: %q; want %q", got.ID, got.Text, s.want[i])
 	case err == nil:
 		s.ended("whole and right")
 	case leaves && own.Err() != nil:
 		s.ended("the client left")
 	case errors.Is(err, io.ErrUnexpectedEOF) && !cutOff(err):
 		s.ended("silently cut")
-		s.t.Errorf("request %s ended cleanly without its terminal event", got.id)
+		s.t.Errorf("request %s ended cleanly without its terminal event", got.ID)
 	case trouble:
 		s.ended("error: " + clipped(err.Error()))
 	default:
@@ -163,17 +166,17 @@ func clipped(text string) string {
 func (s *soak) kill(ctx context.Context) {
 	rnd := rand.New(rand.NewPCG(7, 7))
 	for pause(ctx, 4*time.Second+time.Duration(rnd.IntN(4000))*time.Millisecond) {
-		p := s.process(s.engines[rnd.IntN(len(s.engines))].name)
-		_ = p.cmd.Process.Kill()
-		<-p.done
+		p := s.process(s.Engines[rnd.IntN(len(s.Engines))].Name)
+		_ = p.Cmd.Process.Kill()
+		<-p.Done
 		time.Sleep(time.Duration(rnd.IntN(1000)) * time.Millisecond)
-		next, err := startProcess(s.dir, p.name, p.cmd.Args[1:]...)
+		next, err := proc.Start(s.Dir, p.Name, p.Cmd.Args[1:]...)
 		if err != nil {
 			s.t.Error(err)
 			return
 		}
 		s.mu.Lock()
-		s.processes = append(s.processes, next)
+		s.Processes = append(s.Processes, next)
 		s.kills++
 		s.mu.Unlock()
 	}
@@ -181,7 +184,7 @@ func (s *soak) kill(ctx context.Context) {
 
 // reread changes the configuration every few seconds: a limit, a policy, an engine that takes no more requests.
 func (s *soak) reread(ctx context.Context) {
-	path := s.path("pdrouter.yaml")
+	path := s.Path("pdrouter.yaml")
 	first, err := os.ReadFile(path)
 	if err != nil {
 		s.t.Error(err)
@@ -201,7 +204,7 @@ func (s *soak) reread(ctx context.Context) {
 			s.t.Error(err)
 			return
 		}
-		_ = s.process("gateway").cmd.Process.Signal(syscall.SIGHUP)
+		_ = s.process("gateway").Cmd.Process.Signal(syscall.SIGHUP)
 		s.mu.Lock()
 		s.reads++
 		s.mu.Unlock()
@@ -209,7 +212,7 @@ func (s *soak) reread(ctx context.Context) {
 	if err := os.WriteFile(path, first, 0o600); err != nil {
 		s.t.Error(err)
 	}
-	_ = s.process("gateway").cmd.Process.Signal(syscall.SIGHUP)
+	_ = s.process("gateway").Cmd.Process.Signal(syscall.SIGHUP)
 }
 
 // watch notes the gateway's memory, and prints now and then how it goes.

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"bufio"
@@ -14,35 +14,35 @@ import (
 	"time"
 )
 
-// demoAnswer is what a client got: the text, and when its first part came.
-type demoAnswer struct {
-	text string
-	id   string // x-request-id
+// Answer is what a client got: the text, and when its first part came.
+type Answer struct {
+	Text string
+	ID   string // x-request-id
 	ttft time.Duration
 }
 
 // compare sends one request to the engine alone and through the gateway.
-func (f *demoFleet) compare(ctx context.Context, number int, ask demoAsk) (demoRow, error) {
-	row := demoRow{number: number, label: ask.label()}
-	want, err := send(ctx, f.alone, ask)
+func (f *Fleet) compare(ctx context.Context, number int, ask Ask) (Row, error) {
+	row := Row{number: number, label: ask.label()}
+	want, err := Send(ctx, f.Alone, ask)
 	if err != nil {
 		return row, fmt.Errorf("engine alone: %w", err)
 	}
-	got, err := send(ctx, f.client, ask)
+	got, err := Send(ctx, f.Client, ask)
 	if err != nil {
 		return row, fmt.Errorf("gateway: %w", err)
 	}
-	if want.text == "" {
+	if want.Text == "" {
 		return row, errors.New("engine alone: empty answer")
 	}
-	row.ttft, row.equal = got.ttft, got.text == want.text
-	row.summary, err = f.books(ctx, got.id)
+	row.ttft, row.equal = got.ttft, got.Text == want.Text
+	row.summary, err = f.books(ctx, got.ID)
 	return row, err
 }
 
-// send asks one question over the OpenAI API. A stream that ends without its terminal event is an error.
-func send(ctx context.Context, base string, ask demoAsk) (demoAnswer, error) {
-	body := map[string]any{"model": demoModel, "max_tokens": ask.tokens, "temperature": 0, "stream": ask.stream}
+// Send asks one question over the OpenAI API. A stream that ends without its terminal event is an error.
+func Send(ctx context.Context, base string, ask Ask) (Answer, error) {
+	body := map[string]any{"model": Model, "max_tokens": ask.tokens, "temperature": 0, "stream": ask.stream}
 	if ask.chat {
 		body["messages"] = []map[string]string{{"role": "user", "content": ask.prompt}}
 	} else {
@@ -50,20 +50,20 @@ func send(ctx context.Context, base string, ask demoAsk) (demoAnswer, error) {
 	}
 	raw, err := json.Marshal(body)
 	if err != nil {
-		return demoAnswer{}, err
+		return Answer{}, err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+ask.route(), bytes.NewReader(raw))
 	if err != nil {
-		return demoAnswer{}, err
+		return Answer{}, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	start := time.Now()
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
-		return demoAnswer{}, err
+		return Answer{}, err
 	}
 	defer resp.Body.Close()
-	a := demoAnswer{id: resp.Header.Get("X-Request-Id")}
+	a := Answer{ID: resp.Header.Get("X-Request-Id")}
 	if resp.StatusCode != http.StatusOK {
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 		return a, fmt.Errorf("status %d: %s", resp.StatusCode, raw)
@@ -74,13 +74,13 @@ func send(ctx context.Context, base string, ask demoAsk) (demoAnswer, error) {
 	raw, err = io.ReadAll(resp.Body)
 	a.ttft = time.Since(start)
 	if err == nil {
-		a.text, err = content(raw)
+		a.Text, err = Content(raw)
 	}
 	return a, err
 }
 
 // readStream takes the text out of server-sent events until the terminal one.
-func (a *demoAnswer) readStream(r io.Reader, start time.Time) error {
+func (a *Answer) readStream(r io.Reader, start time.Time) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
 	var text strings.Builder
@@ -90,10 +90,10 @@ func (a *demoAnswer) readStream(r io.Reader, start time.Time) error {
 			continue
 		}
 		if data == "[DONE]" {
-			a.text = text.String()
+			a.Text = text.String()
 			return nil
 		}
-		part, err := content([]byte(data))
+		part, err := Content([]byte(data))
 		if err != nil {
 			return err
 		}
@@ -108,8 +108,8 @@ func (a *demoAnswer) readStream(r io.Reader, start time.Time) error {
 	return io.ErrUnexpectedEOF
 }
 
-// content returns the text of an answer or of one event of it, whichever route it came from.
-func content(raw []byte) (string, error) {
+// Content returns the text of an answer or of one event of it, whichever route it came from.
+func Content(raw []byte) (string, error) {
 	var v struct {
 		Error   *struct{ Message string } `json:"error"`
 		Choices []struct {
@@ -131,13 +131,13 @@ func content(raw []byte) (string, error) {
 	return text, nil
 }
 
-// gauge reads one unlabelled series from a metrics page.
-func (f *demoFleet) gauge(ctx context.Context, url, name string) (float64, error) {
+// Gauge reads one unlabelled series from a metrics page.
+func (f *Fleet) Gauge(ctx context.Context, url, name string) (float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return 0, err
 	}
@@ -151,18 +151,18 @@ func (f *demoFleet) gauge(ctx context.Context, url, name string) (float64, error
 	return 0, errors.Join(fmt.Errorf("%s has no %s", url, name), lines.Err())
 }
 
-// settled waits until every block of every engine is free again.
-func (f *demoFleet) settled(ctx context.Context) error {
+// Settled waits until every block of every engine is free again.
+func (f *Fleet) Settled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 45*time.Second) // longer than a lease
 	defer cancel()
-	for _, e := range f.engines {
-		page := "http://" + e.address + "/metrics"
+	for _, e := range f.Engines {
+		page := "http://" + e.Address + "/metrics"
 		for {
-			free, err := f.gauge(ctx, page, `refengine_kv_blocks{state="free"}`)
+			free, err := f.Gauge(ctx, page, `refengine_kv_blocks{state="free"}`)
 			if err != nil {
 				return err
 			}
-			total, err := f.gauge(ctx, page, `refengine_kv_blocks{state="total"}`)
+			total, err := f.Gauge(ctx, page, `refengine_kv_blocks{state="total"}`)
 			if err != nil {
 				return err
 			}
@@ -171,7 +171,7 @@ func (f *demoFleet) settled(ctx context.Context) error {
 			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("%s: %.0f of %.0f blocks are free: some were never given back", e.name, free, total)
+				return fmt.Errorf("%s: %.0f of %.0f blocks are free: some were never given back", e.Name, free, total)
 			case <-time.After(20 * time.Millisecond):
 			}
 		}

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"pdrouter/router/report"
 )
 
-// demoRow is one request of the demo: what the client saw and what the gateway knows of it.
-type demoRow struct {
+// Row is one request of the demo: what the client saw and what the gateway knows of it.
+type Row struct {
 	number  int
 	label   string
 	summary report.Summary
@@ -19,16 +19,18 @@ type demoRow struct {
 	equal   bool
 }
 
-type demoTable struct {
+// Table prints a row for each answer.
+type Table struct {
 	out     io.Writer
 	started bool
 }
 
-func newDemoTable(out io.Writer) *demoTable { return &demoTable{out: out} }
+// NewTable returns an empty table.
+func NewTable(out io.Writer) *Table { return &Table{out: out} }
 
 const demoFormat = "%2s  %-17s %-20s %-30s %6s %8s  %-14s %6s  %-40s %s\n"
 
-func (t *demoTable) print(r demoRow) {
+func (t *Table) print(r Row) {
 	if !t.started {
 		t.started = true
 		fmt.Fprintln(t.out, "times in ms: TTFT as the client saw it, the others from the request's arrival at the gateway;")

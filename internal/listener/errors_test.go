@@ -1,4 +1,4 @@
-package main
+package listener
 
 import (
 	"bytes"
@@ -26,15 +26,15 @@ func (f *fakeOnceBroken) Accept() (net.Conn, error) {
 	return f.Listener.Accept()
 }
 
-// TestDoorOutlivesErrors has a listener fail once in ways that pass.
-func TestDoorOutlivesErrors(t *testing.T) {
+// TestListenerOutlivesErrors has a listener fail once in ways that pass.
+func TestListenerOutlivesErrors(t *testing.T) {
 	for _, e := range []error{syscall.ENOBUFS, syscall.ENOMEM, syscall.EPERM, syscall.ECONNABORTED, syscall.EMFILE} {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := newDoor("listen.clients")
-		d.move("x", &fakeOnceBroken{Listener: ln, err: e})
+		d := New("listen.clients")
+		d.Move("x", &fakeOnceBroken{Listener: ln, err: e})
 		client, err := net.Dial("tcp", ln.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -71,17 +71,17 @@ func (f *fakeShut) Accept() (net.Conn, error) {
 
 func (f *fakeShut) Close() error { close(f.shut); return nil }
 
-// TestDoorClosesSilently closes a door, and moves one, whose listener ends with an error that is not net.ErrClosed.
-func TestDoorClosesSilently(t *testing.T) {
+// TestListenerClosesSilently closes a listener, and moves one, whose listener ends with an error that is not net.ErrClosed.
+func TestListenerClosesSilently(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		var log bytes.Buffer
-		d := newDoor("listen.clients")
-		d.log = slog.New(slog.NewTextHandler(&log, nil))
+		d := New("listen.clients")
+		d.Log = slog.New(slog.NewTextHandler(&log, nil))
 		ln := &fakeShut{waits: make(chan struct{}, 1), shut: make(chan struct{})}
-		d.move("x", ln)
+		d.Move("x", ln)
 		<-ln.waits
 		if moved {
-			d.move("", nil)
+			d.Move("", nil)
 			<-ln.shut
 		}
 		_ = d.Close()

@@ -1,4 +1,4 @@
-package main
+package listener
 
 import (
 	"bytes"
@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// TestDoorClosesWithoutReset closes doors while clients connect all the time: each connection that a client has is answered.
+// TestListenerClosesWithoutReset closes listeners while clients connect all the time: each connection that a client has is answered.
 // Without a filter on the listener some of them are reset.
-func TestDoorClosesWithoutReset(t *testing.T) {
+func TestListenerClosesWithoutReset(t *testing.T) {
 	for range 3 {
 		var log bytes.Buffer
-		d := newDoor("listen.clients")
-		d.log = slog.New(slog.NewTextHandler(&log, nil))
-		ln, err := d.open("127.0.0.1:0")
+		d := New("listen.clients")
+		d.Log = slog.New(slog.NewTextHandler(&log, nil))
+		ln, err := d.Open("127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.move("127.0.0.1:0", ln)
+		d.Move("127.0.0.1:0", ln)
 		address := ln.Addr().String()
 		var answered atomic.Int64
 		var clients sync.WaitGroup

@@ -1,4 +1,6 @@
-package main
+// Package demo is pdrouter demo: a gateway and reference engines as processes of this binary, whose answers are compared with those of one
+// engine alone. Tests of the command use its Fleet.
+package demo
 
 import (
 	"context"
@@ -11,10 +13,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// demoModel is the name under which the demo's engines serve the reference model.
-const demoModel = "reference"
+// Model is the name under which the demo's engines serve the reference model.
+const Model = "reference"
 
-func demoCommand() *cobra.Command {
+// Command is pdrouter demo.
+func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use: "demo", Args: cobra.NoArgs,
 		Short: "Run a gateway and four reference engines on this machine, and compare every answer.",
@@ -36,19 +39,19 @@ func demo(ctx context.Context, transport string, stay bool, out io.Writer) error
 	}
 	defer os.RemoveAll(dir)
 	fmt.Fprintln(out, "starting a gateway, four engines (prefill TP 2, TP 2; decode TP 1, TP 4), and one engine alone to compare with")
-	fleet, err := startFleet(ctx, dir, transport)
+	fleet, err := StartFleet(ctx, dir, transport)
 	if err != nil {
-		return errors.Join(err, fleet.stop(), fleet.tail())
+		return errors.Join(err, fleet.Stop(), fleet.Tail())
 	}
-	fmt.Fprintf(out, "KV transport: %s · metadata: in memory · gateway: %s\n\n", fleet.transportUsed(), fleet.client)
+	fmt.Fprintf(out, "KV transport: %s · metadata: in memory · gateway: %s\n\n", fleet.transportUsed(), fleet.Client)
 
-	asks := demoAsks()
-	table := newDemoTable(out)
+	asks := Asks()
+	table := NewTable(out)
 	equal := 0
 	for i, ask := range asks {
 		row, err := fleet.compare(ctx, i+1, ask)
 		if err != nil {
-			return errors.Join(fmt.Errorf("request %d (%s): %w", i+1, ask.label(), err), fleet.stop(), fleet.tail())
+			return errors.Join(fmt.Errorf("request %d (%s): %w", i+1, ask.label(), err), fleet.Stop(), fleet.Tail())
 		}
 		table.print(row)
 		if row.equal {
@@ -58,16 +61,16 @@ func demo(ctx context.Context, transport string, stay bool, out io.Writer) error
 	verdict := fmt.Sprintf("%d of %d answers equal one engine's alone", equal, len(asks))
 	fmt.Fprintf(out, "\n%s\n", verdict)
 	if equal == len(asks) {
-		if err := fleet.settled(ctx); err != nil {
-			return errors.Join(err, fleet.stop())
+		if err := fleet.Settled(ctx); err != nil {
+			return errors.Join(err, fleet.Stop())
 		}
 		fmt.Fprintln(out, "every engine's KV blocks are free again")
 	}
 	if stay && equal == len(asks) && ctx.Err() == nil {
-		fmt.Fprint(out, demoHint(fleet.client, fleet.operations))
+		fmt.Fprint(out, demoHint(fleet.Client, fleet.Operations))
 		<-ctx.Done()
 	}
-	if err := fleet.stop(); err != nil {
+	if err := fleet.Stop(); err != nil {
 		return err
 	}
 	if equal != len(asks) {
@@ -76,21 +79,21 @@ func demo(ctx context.Context, transport string, stay bool, out io.Writer) error
 	return nil
 }
 
-// demoAsk is one sample request: a prompt on one of the two routes.
-type demoAsk struct {
+// Ask is one sample request: a prompt on one of the two routes.
+type Ask struct {
 	chat, stream bool
 	prompt       string
 	tokens       int // to generate
 }
 
-func (a demoAsk) route() string {
+func (a Ask) route() string {
 	if a.chat {
 		return "/v1/chat/completions"
 	}
 	return "/v1/completions"
 }
 
-func (a demoAsk) label() string {
+func (a Ask) label() string {
 	kind := "completion"
 	if a.chat {
 		kind = "chat"
@@ -101,13 +104,13 @@ func (a demoAsk) label() string {
 	return kind
 }
 
-// demoAsks are long and short, alike and not, so that every pair of engines serves each kind and some prompts share
+// Asks are long and short, alike and not, so that every pair of engines serves each kind and some prompts share
 // a prefix that decode already holds.
-func demoAsks() []demoAsk {
+func Asks() []Ask {
 	story := "A block of KV cache travels from one engine's memory into another's, and nothing may be lost on the way. "
-	var asks []demoAsk
+	var asks []Ask
 	for i, long := range []int{1, 4, 2, 6, 3, 5, 4, 8} {
-		asks = append(asks, demoAsk{
+		asks = append(asks, Ask{
 			chat:   i%4 < 2,
 			stream: i%2 == 1,
 			prompt: fmt.Sprintf("Request %d. ", i+1) + strings.Repeat(story, long),
@@ -131,5 +134,5 @@ The gateway stays up until Ctrl-C. Try it:
 
   curl %[2]s/requests?id=ID      (ID is the answer's x-request-id) shows where its KV went
   curl %[2]s/metrics
-`, client, operations, demoModel, "Where is my KV cache now, and which engine has read this prompt before it came to decode?")
+`, client, operations, Model, "Where is my KV cache now, and which engine has read this prompt before it came to decode?")
 }
