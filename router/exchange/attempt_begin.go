@@ -146,7 +146,7 @@ func (x *Exchange) pair(a *attempt) {
 		var ok bool
 		if a.h.Prefill, a.h.Decode, ok = x.s.Fleet.Incarnations(a.prefill.Engine, a.decode.Engine); !ok {
 			a.prefill.Failure = fleet.ErrNoRecords
-			x.post(dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
+			x.postOwn(dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.NoPair})
 			return
 		}
 		a.h.ValidMS = x.s.Config.Timeouts.Request.Milliseconds()
@@ -159,7 +159,7 @@ func (x *Exchange) pair(a *attempt) {
 		a.parked = true
 		return
 	}
-	x.post(dispatch.Event{Kind: dispatch.EvPaired})
+	x.postOwn(dispatch.Event{Kind: dispatch.EvPaired})
 }
 
 // setEndpoint notes where decode finds prefill. It reports false if that is not known: prefill has restarted and no handshake has told it since.
@@ -185,14 +185,14 @@ func (x *Exchange) awaitPair(a *attempt) {
 	defer stop()
 	err := x.all.Pairs.Wait(timeout, a.runs())
 	if err == nil && x.setEndpoint(a) {
-		x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPaired}})
+		x.deliver(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPaired}})
 		return
 	}
 	if !errors.Is(err, context.Canceled) {
 		x.all.Log.Warn("pair", "prefill", a.prefill.Engine.Name, "decode", a.decode.Engine.Name, "err", err)
 	}
 	a.prefill.Failure = err
-	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.PairFailed}})
+	x.deliver(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPairFailed, Why: reason.PairFailed}})
 }
 
 // startPrefill runs the prefill leg on a goroutine of its own.
@@ -236,7 +236,7 @@ func (x *Exchange) askPrefill(a *attempt, req *leg.Request) {
 			m.Body, m.Again = x.b, x.prefillRequest(l, &m.Handoff)
 			x.all.Reclaim.Start(m, func(ctx context.Context) { x.all.Reclaim.FreeDecode(ctx, m) }, a.decode.Engine)
 		}
-		x.enqueue(envelope{a: a, e: e, at: time.Now()})
+		x.deliver(envelope{a: a, e: e, at: time.Now()})
 	}()
 	e = x.prefillAnswer(a, req)
 }
@@ -310,7 +310,7 @@ func (x *Exchange) decodeAnswered(a *attempt, v leg.Result, streams bool) {
 	}
 	l.SetKV(leg.KVDone)
 	l.Became(e.Kind.LegState())
-	if !x.enqueue(envelope{a: a, e: e, at: time.Now()}) {
+	if !x.deliver(envelope{a: a, e: e, at: time.Now()}) {
 		a.release()
 	}
 }

@@ -89,7 +89,7 @@ func (x *Exchange) pauseForEngines() {
 	for x.armInterrupt(nil) {
 		select {
 		case <-t.C:
-			x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvWaited}})
+			x.deliver(envelope{e: dispatch.Event{Kind: dispatch.EvWaited}})
 			return
 		case <-x.wake:
 		}

@@ -62,7 +62,7 @@ type Exchange struct {
 	d            dispatch.Dispatch
 	cur          *attempt
 	acts         []dispatch.Action
-	queue        []dispatch.Event    // of the owner's own making, oldest first
+	ownEvents    []dispatch.Event    // of the owner's own making, oldest first
 	waits        int                 // how often it went back to engines that had failed it
 	pause        time.Duration       // before engines are chosen again; 0 if it need not wait
 	due          time.Time           // the deadline of what comes before the first token
@@ -89,8 +89,8 @@ type Exchange struct {
 
 	liveIndex int // in the set of live requests
 
-	queueRoom [2]dispatch.Event
-	actRoom   [8]dispatch.Action
+	ownRoom [2]dispatch.Event
+	actRoom [8]dispatch.Action
 }
 
 // Snapshot is what a request is served by, from its admission to its end. It is never changed.
@@ -185,7 +185,7 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 	b.Retain() // keeps the client's bytes (edge.clientBody) until the exchange is done
 	x.caller, x.branch, x.tenant = q.Caller, q.Branch, q.Tenant
 	x.init()
-	x.queue, x.acts = x.queueRoom[:0], x.actRoom[:0]
+	x.ownEvents, x.acts = x.ownRoom[:0], x.actRoom[:0]
 	x.Sum = report.Summary{
 		RequestID: q.ID, Subject: q.Subject, Model: m.Name, Route: q.Pattern, Stream: b.Stream, Removed: b.Removed, Arrived: arrived,
 	}
@@ -200,7 +200,7 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 		x.Sum.Phases.Admit, x.Sum.Phases.Queue = q.Checked, q.Queued
 	}
 	x.deadlineTimer = time.AfterFunc(x.due.Sub(now), func() {
-		x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
+		x.deliver(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
 	x.selection.Init(s.Fleet, m, b.Shape, q.Pin, q.Adapter)
 	if !all.live.add(x) { // the gateway stops
@@ -211,12 +211,12 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 
 // WatchClient has the request end when its client leaves. It watches the socket below conn, while nothing reads from it.
 func (x *Exchange) WatchClient(conn net.Conn) {
-	x.clientWatch, _ = x.all.Disconnects.Watch(conn, func() { x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
+	x.clientWatch, _ = x.all.Disconnects.Watch(conn, func() { x.deliver(envelope{e: dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft}}) })
 }
 
 // Cancel has the request end, as it is a part of one that has its outcome.
 func (x *Exchange) Cancel() {
-	x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvCanceled, Why: reason.Branch}})
+	x.deliver(envelope{e: dispatch.Event{Kind: dispatch.EvCanceled, Why: reason.Branch}})
 }
 
 // Run brings the request to its outcome, or to the point where its stream can be relayed.
@@ -283,9 +283,9 @@ func (x *Exchange) Panicked(v any) {
 
 // advance handles one event, or waits until there may be one. Nothing that happens after a stream's terminal event changes its end.
 func (x *Exchange) advance() {
-	if len(x.queue) > 0 {
-		e := x.queue[0]
-		x.queue = append(x.queue[:0], x.queue[1:]...)
+	if len(x.ownEvents) > 0 {
+		e := x.ownEvents[0]
+		x.ownEvents = append(x.ownEvents[:0], x.ownEvents[1:]...)
 		x.step(e)
 	} else if x.d.State == dispatch.StRelaying && x.Reply.Stream.Whole() {
 		x.stepStream()
@@ -311,15 +311,15 @@ func (x *Exchange) wait() {
 		select {
 		case <-x.wake:
 		case <-x.drainEnd.Done():
-			x.post(dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline})
+			x.postOwn(dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline})
 		}
 	default:
 		<-x.wake
 	}
 }
 
-// post queues an event of the owner's own.
-func (x *Exchange) post(e dispatch.Event) { x.queue = append(x.queue, e) }
+// postOwn queues an event that the owner itself makes. Others deliver theirs to the mailbox.
+func (x *Exchange) postOwn(e dispatch.Event) { x.ownEvents = append(x.ownEvents, e) }
 
 func (x *Exchange) step(e dispatch.Event) {
 	x.acts = x.d.Step(e, x.acts[:0])

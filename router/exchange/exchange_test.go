@@ -32,7 +32,7 @@ func TestWholeStreamIsCompleted(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				x.Enqueue(dispatch.Event{Kind: kind, Why: reason.Shutdown})
+				x.Deliver(dispatch.Event{Kind: kind, Why: reason.Shutdown})
 				events, err := x.NextEvents()
 				if !errors.Is(err, io.EOF) {
 					t.Errorf("%q, %v; want the end", events, err)
@@ -67,7 +67,7 @@ func TestFault68PanicAtTheEndOfAStream(t *testing.T) {
 					t.Fatal(err)
 				}
 				cleanUp := x.CleanUp()
-				x.Enqueue(dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft})
+				x.Deliver(dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft})
 				x.AwaitWake()
 				spoil(x)
 				ended := make(chan error, 1)
@@ -107,7 +107,7 @@ func TestPanicLeavesDrainingAlone(t *testing.T) {
 		s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoSlow, N: 500}}})
 		x := exchange.NewDebug(g.Router.Debug().Exchanges()).Own(routertest.StreamBody)
 		time.AfterFunc(100*time.Millisecond, func() {
-			x.Enqueue(dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft})
+			x.Deliver(dispatch.Event{Kind: dispatch.EvClientLeft, Why: reason.ClientLeft})
 		})
 		x.Run()
 		if !x.Ended() || !x.Drains() {

@@ -55,7 +55,7 @@ func (d Debug) EndBehindPrefill(ctx context.Context, body string) {
 	a.decode.Open(ctx, m.Decode[0])
 	x.cur = a
 	x.acceptOnly(a)
-	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPrefillUsable}})
+	x.deliver(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPrefillUsable}})
 	x.closePrefill(a)
 	a.prefill.End()
 	a.decode.End()
@@ -79,7 +79,7 @@ func (d Debug) PanicInTheEnd(body string, in dispatch.State, kind dispatch.Event
 	x.cur, x.d.State, x.d.Mode, x.d.Prefill, x.Sum.Attempts = a, in, dispatch.InTurn, dispatch.LegAsked, 1
 	m.Retries = nil // it is asked whether the client may try again, and panics
 	x.acceptOnly(a)
-	x.enqueue(envelope{e: dispatch.Event{Kind: kind, Why: reason.Deadline}})
+	x.deliver(envelope{e: dispatch.Event{Kind: kind, Why: reason.Deadline}})
 	x.Run()
 	a.prefill.End()
 	return x.Reply.Err, func() { x.Panicked("once more") }
@@ -101,7 +101,7 @@ func (d Debug) Own(body string) Owned {
 }
 
 func (o Owned) Step(e dispatch.Event)    { o.step(e) }
-func (o Owned) Enqueue(e dispatch.Event) { o.enqueue(envelope{e: e}) }
+func (o Owned) Deliver(e dispatch.Event) { o.deliver(envelope{e: e}) }
 func (o Owned) Streams() bool            { return o.Reply.Stream != nil }
 func (o Owned) SeenEnd() bool            { return o.Reply.Stream.Whole() }
 func (o Owned) Refused() *openai.Error   { return o.Reply.Err }

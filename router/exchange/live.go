@@ -22,7 +22,7 @@ func (all *Exchanges) ShutDown() {
 }
 
 func (x *Exchange) shutDown() {
-	x.enqueue(envelope{e: dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown}})
+	x.deliver(envelope{e: dispatch.Event{Kind: dispatch.EvShutdown, Why: reason.Shutdown}})
 }
 
 // live is the set of requests under way.

@@ -45,8 +45,8 @@ const (
 
 func (b *mailbox) init() { b.wake, b.items = make(chan struct{}, 1), b.room[:0] }
 
-// enqueue reports whether the event is accepted. One that belongs to the request also interrupts what the owner is blocked on.
-func (b *mailbox) enqueue(m envelope) bool {
+// deliver puts an event into the mailbox. It reports whether the event is accepted. One that belongs to the request also interrupts what the owner is blocked on.
+func (b *mailbox) deliver(m envelope) bool {
 	b.mu.Lock()
 	if b.accepts == acceptsNone || b.accepts == acceptsLegs && m.a == nil || m.a != nil && m.a != b.current {
 		b.mu.Unlock()

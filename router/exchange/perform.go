@@ -16,7 +16,7 @@ import (
 	"pdrouter/router/report"
 )
 
-// perform does one action. Whatever it learns at once goes to the queue.
+// perform does one action. An event that the action makes at once goes to ownEvents (postOwn), not to the mailbox.
 func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 	a := x.cur
 	switch act.Do {
@@ -25,7 +25,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 		if a != nil {
 			a.letGo()
 		}
-		x.post(x.plan())
+		x.postOwn(x.plan())
 		x.selection.Release()
 	case dispatch.DoWait:
 		x.waits++
@@ -78,7 +78,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 		}
 		x.Sum.Status = x.Reply.Err.Status
 	case dispatch.DoPlanContinuation:
-		x.post(x.planContinuation(a, act.Why))
+		x.postOwn(x.planContinuation(a, act.Why))
 	case dispatch.DoAskContinuation:
 		x.askContinuation(a)
 	case dispatch.DoGoOn:

@@ -160,7 +160,7 @@ func (x *Exchange) streamFailed() {
 	case relay.RemedyCut:
 		e.Kind, x.Sum.NotContinued = dispatch.EvStreamCut, cmp.Or(why, x.notContinued)
 	}
-	x.post(e)
+	x.postOwn(e)
 }
 
 // awaitContinuation waits for what the engine that was asked to go on says, for the client, or for as long as the stream may be silent.

@@ -28,7 +28,7 @@ import (
 
 // transferLost sends the owner the event that the attempt's KV has not come. Decode's leg is still open.
 func (x *Exchange) transferLost(a *attempt, why reason.Reason) {
-	x.enqueue(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvTransferLost, Why: why}, at: time.Now()})
+	x.deliver(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvTransferLost, Why: why}, at: time.Now()})
 }
 
 // expect sets when decode's first token is due. It may be called twice; the first call counts.
@@ -62,7 +62,7 @@ func (x *Exchange) expect(a *attempt) {
 // does not come.
 func (x *Exchange) watchLater(a *attempt) {
 	if x.m.Connector.Traits().Writes && a.unstreamed && a.h.Endpoint != nil && a.checkTimer == nil {
-		a.checkTimer = x.postAfter(kvwatch.Pause(x.s.Config.Timeouts.Transfer), a, dispatch.EvWatchDue)
+		a.checkTimer = x.deliverAfter(kvwatch.Pause(x.s.Config.Timeouts.Transfer), a, dispatch.EvWatchDue)
 	}
 }
 
@@ -99,7 +99,7 @@ func (x *Exchange) checkIn(a *attempt, d time.Duration) {
 		a.checkTimer = a.decode.CancelAfter(d, leg.ErrHurried)
 		return
 	}
-	a.checkTimer = x.postAfter(d, a, dispatch.EvCheckDue)
+	a.checkTimer = x.deliverAfter(d, a, dispatch.EvCheckDue)
 }
 
 // checkDecode ends decode's leg. It stays open if decode does not run all its requests and can be notified to free this one's blocks.
@@ -125,9 +125,9 @@ func (x *Exchange) checkDecode(a *attempt) {
 	})
 }
 
-// postAfter sends the attempt's owner an event after d.
-func (x *Exchange) postAfter(d time.Duration, a *attempt, k dispatch.EventKind) *time.Timer {
-	return time.AfterFunc(d, func() { x.enqueue(envelope{a: a, e: dispatch.Event{Kind: k}}) })
+// deliverAfter sends the attempt's owner an event after d.
+func (x *Exchange) deliverAfter(d time.Duration, a *attempt, k dispatch.EventKind) *time.Timer {
+	return time.AfterFunc(d, func() { x.deliver(envelope{a: a, e: dispatch.Event{Kind: k}}) })
 }
 
 // worked reports whether decode ran all its requests when its leg was ended, so that this one had its KV.
