@@ -194,7 +194,7 @@ func (d *planeDecode) run(o planeOrder) (a planeAnswer, err error) {
 		names = append(names, r.agent.Record().Rank)
 	}
 	for i := o.First; i < o.First+o.Count; i++ {
-		ranks, e := sched.NewAggregate(names), d.expectation(i, o.Shape)
+		ranks, e := sched.NewRankBarrier(names), d.expectation(i, o.Shape)
 		for _, r := range d.ranks {
 			r.clear(i, o.Shape)
 		}

@@ -3,20 +3,20 @@ package kvplane
 import "pdrouter/metadata"
 
 // Report is what an agent tells its engine about one transfer. An accepted Offer ends in exactly one Sent; an
-// Expectation in Ready, or in Negative followed, perhaps much later, by Safe.
+// Expectation in Ready, or in Failed followed, perhaps much later, by Reusable.
 type Report struct {
 	ID     TransferID
 	Rank   metadata.Rank // whose agent reports
 	Kind   ReportKind
 	Order  OrderKind   // which order the report answers; one id may be queued first and expected later
-	Reason Reason      // Negative; Sent when a consumer went without
+	Reason Reason      // Failed; Sent when a consumer went without
 	Detail string      // for people, may be empty
 	Groups []BlockList // the blocks that the report is about, as given with the Expectation or the Offer
 	Tokens int         // Ready: tokens that P has computed, the least that any producer named; 0 if nothing was needed
 	Blocks int         // logical blocks in Groups
 	Bytes  uint64      // Sent: bytes written for all consumers
 	Rest   []Range     // Ready: old memory of this rank in the last blocks, by Local; to be cleared before decode
-	K, N   int         // counted of expected: writers (Ready, Negative), consumers (Sent)
+	K, N   int         // counted of expected: writers (Ready, Failed), consumers (Sent)
 }
 
 // ReportKind says what a Report is.
@@ -26,11 +26,11 @@ type ReportKind uint8
 const (
 	// Ready: every byte this rank needs has landed.
 	Ready ReportKind = iota + 1
-	// Negative: the transfer has failed on this rank. Its blocks may still be written to: they must not be read,
-	// hashed, freed or used again before Safe.
-	Negative
-	// Safe: after Negative, nothing can land in the blocks any more.
-	Safe
+	// Failed: the transfer has failed on this rank. Its blocks may still be written to: they must not be read,
+	// hashed, freed or used again before Reusable.
+	Failed
+	// Reusable: after Failed, nothing can land in the blocks any more.
+	Reusable
 	// Sent: P no longer reads this request's blocks on this rank. Free them when all ranks have reported it.
 	Sent
 )
@@ -40,10 +40,10 @@ func (k ReportKind) String() string {
 	switch k {
 	case Ready:
 		return "ready"
-	case Negative:
-		return "negative"
-	case Safe:
-		return "safe"
+	case Failed:
+		return "failed"
+	case Reusable:
+		return "reusable"
 	case Sent:
 		return "sent"
 	}
@@ -56,7 +56,7 @@ type OrderKind uint8
 
 // The kinds of orders.
 const (
-	QueueOrder  OrderKind = iota + 1 // Queued: Negative and Safe say that the transfer is not kept, and nothing was registered
+	QueueOrder  OrderKind = iota + 1 // Queued: Failed and Reusable say that P does not keep the transfer, and no write request was sent
 	ExpectOrder                      // Expectation
 	OfferOrder                       // Offer
 )

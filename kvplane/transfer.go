@@ -36,7 +36,7 @@ type Offer struct {
 }
 
 // Expectation is D's word that blocks are reserved for a request and wait to be written. The blocks are pinned until
-// the agent has reported Ready or Safe.
+// the agent has reported Ready or Reusable.
 type Expectation struct {
 	ID     TransferID
 	Peer   metadata.Incarnation // the producer engine, as the gateway named it; nobody else is heard

@@ -37,9 +37,9 @@ type Engine struct {
 	fresh      []*transfer // decode legs of which the plane must hear unless they have blocks now
 	step       []entry     // computed, its cost not over yet; nil: none
 	cost       *time.Timer
-	late       *time.Timer                          // the plane's earliest deadline
-	crowded    agent.Suspects[metadata.Incarnation] // peers that keep too much in quarantine
-	watching   bool                                 // the quarantine is looked at again
+	late       *time.Timer                                   // the plane's earliest deadline
+	crowded    agent.RebuildCandidates[metadata.Incarnation] // peers that keep too much in quarantine
+	watching   bool                                          // the quarantine is looked at again
 	rebuilding bool
 	stopping   bool
 	settling   bool // only blocks in quarantine are left, and their time is bounded

@@ -11,8 +11,8 @@ import (
 
 // suspects sums up what is in quarantine, by peer, but for what no rebuild frees: its peer may run on this host, and
 // only the proof of its death helps.
-func (e *Engine) suspects() map[metadata.Incarnation]agent.Kept {
-	out := map[metadata.Incarnation]agent.Kept{}
+func (e *Engine) suspects() map[metadata.Incarnation]agent.HeldBlocks {
+	out := map[metadata.Incarnation]agent.HeldBlocks{}
 	for _, t := range e.transfers {
 		if t.stopped.IsZero() || t.judged {
 			continue

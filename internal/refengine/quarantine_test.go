@@ -46,7 +46,7 @@ func quarantined(t *testing.T, far bool) (x pair, book *phonebook, deaf *atomic.
 		Transport: func(int) (transport.Transport, error) { return deafTransport{tcp(), deaf}, nil }}})
 	x.d = newTestEngine(t, Config{Name: "d", Shape: shape, TP: 2, Blocks: 100, BlockTokens: 4, Plane: Plane{
 		Times: quarantineTimes, Directory: book, Transport: func(int) (transport.Transport, error) { return openTransport{tcp()}, nil },
-		Quarantine: agent.Patience{Grace: 100 * time.Millisecond},
+		Quarantine: agent.RebuildPolicy{Grace: 100 * time.Millisecond},
 		Republish:  func(rec metadata.Record) { book.replace(rec) },
 	}})
 	book.add(x.p)
@@ -101,7 +101,7 @@ func TestQuarantineOfAnotherPeerIsNotForgotten(t *testing.T) {
 	}
 	d := newTestEngine(t, Config{Name: "d", Shape: shape, TP: 2, Blocks: 100, BlockTokens: 4, Plane: Plane{
 		Times: quarantineTimes, Directory: book, Transport: func(int) (transport.Transport, error) { return openTransport{tcp()}, nil },
-		Quarantine: agent.Patience{Grace: 100 * time.Millisecond, Age: 1500 * time.Millisecond},
+		Quarantine: agent.RebuildPolicy{Grace: 100 * time.Millisecond, Age: 1500 * time.Millisecond},
 		Republish:  func(rec metadata.Record) { book.replace(rec) },
 	}})
 	book.add(d)

@@ -130,12 +130,12 @@ func (a *Agent) Record() metadata.Record {
 	return a.record
 }
 
-// Expect asks every producer rank of the peer to write into reserved blocks. It ends in Ready, or in Negative and Safe.
+// Expect asks every producer rank of the peer to write into reserved blocks. It ends in Ready, or in Failed and Reusable.
 // An id serves once: a second Expectation under an id that is still alive is ignored.
 func (a *Agent) Expect(e kvplane.Expectation) { a.owner.post(func() { a.owner.expect(&e) }) }
 
 // Queue says that a transfer will be expected later, when there is room for it: P is asked to keep it meanwhile. Nothing
-// is reserved for it. It ends when it is expected or abandoned, in both Negative and Safe, without Groups, when P does
+// is reserved for it. It ends when it is expected or abandoned, in both Failed and Reusable, without Groups, when P does
 // not keep it any more, and likewise Times.Queue after the last call: calling it again says that it is still wanted.
 func (a *Agent) Queue(id kvplane.TransferID, peer metadata.Incarnation) {
 	a.owner.post(func() { a.owner.queue(id, peer) })
@@ -144,8 +144,8 @@ func (a *Agent) Queue(id kvplane.TransferID, peer metadata.Incarnation) {
 // Offer makes finished blocks available to the peer. It ends in Sent; a second Offer under the same id is ignored.
 func (a *Agent) Offer(o kvplane.Offer) { a.owner.post(func() { a.owner.offer(&o) }) }
 
-// Abandon gives a transfer up on this rank, whichever side it is on, known already or not. On D it leads to Negative
-// and Safe unless the rank was Ready; on P an Offer made before or after it still ends in Sent.
+// Abandon gives a transfer up on this rank, whichever side it is on, known already or not. On D it leads to Failed
+// and Reusable unless the rank was Ready; on P an Offer made before or after it still ends in Sent.
 func (a *Agent) Abandon(id kvplane.TransferID, why string) {
 	a.owner.post(func() { a.owner.abandon(id, why) })
 }
@@ -168,7 +168,7 @@ func (a *Agent) Status() Status {
 }
 
 // Close ends the agent and its transport and waits for their goroutines. Whatever is under way fails with reason
-// Closing and is reported before Close returns: Negative, Sent, and Safe where nothing can land any more. P says
+// Closing and is reported before Close returns: Failed, Sent, and Reusable where nothing can land any more. P says
 // BYE, D cancels its write requests; both wait for what is in progress, at most 1 s and the transport's own
 // end. Safe to call twice.
 func (a *Agent) Close() error {
@@ -188,7 +188,7 @@ type Status struct {
 	Expectations  int                   `json:"expectations"`  // D: transfers not settled yet
 	Quarantined   map[string]Quarantine `json:"quarantined"`   // D: what a peer may still write though its transfer has failed, by engine id
 	HeldBlocks    int                   `json:"held_blocks"`   // P: blocks of Offers
-	PinnedBlocks  int                   `json:"pinned_blocks"` // D: blocks of Expectations before Ready or Safe
+	PinnedBlocks  int                   `json:"pinned_blocks"` // D: blocks of Expectations before Ready or Reusable
 	Peers         int                   `json:"peers"`         // known peer ranks
 	Polls         uint64                `json:"polls"`         // calls of Transport.Poll
 	Wakeups       uint64                `json:"wakeups"`       // times the owner went from waiting to working
@@ -198,7 +198,7 @@ type Status struct {
 	WrittenBytes  uint64                `json:"written_bytes"` // bytes of these
 	Failed        map[string]uint64     `json:"failed"`        // P: writes refused or ended in an error, by reason
 	Served        map[string]uint64     `json:"served"`        // P: transfers that came to Sent, by reason; "done" is all is well
-	Received      map[string]uint64     `json:"received"`      // D: transfers that came to Ready ("done") or Negative, by reason
+	Received      map[string]uint64     `json:"received"`      // D: transfers that came to Ready ("done") or Failed, by reason
 	Messages      uint64                `json:"messages"`      // messages taken in
 	Dropped       map[string]int        `json:"dropped"`       // events without effect, by why
 }

@@ -53,7 +53,7 @@ func TestCloseConsumer(t *testing.T) {
 			t.Errorf("closing took %v", took)
 		}
 		for _, id := range []kvplane.TransferID{matched, unmatched} {
-			if diff := cmp.Diff(d.reasons(id), []string{"negative closing", "safe closing"}); diff != "" {
+			if diff := cmp.Diff(d.reasons(id), []string{"failed closing", "reusable closing"}); diff != "" {
 				t.Errorf("D has reported (-got +want):\n%s", diff)
 			}
 		}
@@ -79,7 +79,7 @@ func TestCloseProducer(t *testing.T) {
 		if diff := cmp.Diff(p.reasons(offered), []string{"sent closing"}); diff != "" {
 			t.Errorf("P has reported (-got +want):\n%s", diff)
 		}
-		for _, r := range d.await(awaited, kvplane.Negative) {
+		for _, r := range d.await(awaited, kvplane.Failed) {
 			if r.Reason != kvplane.Closing && r.Reason != kvplane.Stopped {
 				t.Errorf("reason is %s; want closing", r.Reason)
 			}
@@ -87,9 +87,9 @@ func TestCloseProducer(t *testing.T) {
 		if took := time.Since(start); took > 500*time.Millisecond {
 			t.Errorf("D was told after %v", took)
 		}
-		d.await(awaited, kvplane.Safe)
+		d.await(awaited, kvplane.Reusable)
 		if took := time.Since(start); took > 2*time.Second { // a goodbye is followed by a flush
-			t.Errorf("the blocks were safe after %v", took)
+			t.Errorf("the blocks were reusable after %v", took)
 		}
 	})
 }
@@ -108,7 +108,7 @@ func TestCloseUnderWrite(t *testing.T) {
 		if took := time.Since(start); took > 3*time.Second {
 			t.Errorf("closing both took %v", took)
 		}
-		if diff := cmp.Diff(d.reasons(id), []string{"negative closing"}); diff != "" {
+		if diff := cmp.Diff(d.reasons(id), []string{"failed closing"}); diff != "" {
 			t.Errorf("D has reported (-got +want):\n%s", diff)
 		}
 		if got := p.kinds(id); !slices.Equal(got, []string{"sent"}) {
@@ -129,7 +129,7 @@ func TestCloseOverTCP(t *testing.T) {
 		}
 	}
 	d.closeAll()
-	if diff := cmp.Diff(d.reasons(id), []string{"negative closing", "safe closing"}); diff != "" {
+	if diff := cmp.Diff(d.reasons(id), []string{"failed closing", "reusable closing"}); diff != "" {
 		t.Errorf("D has reported (-got +want):\n%s", diff)
 	}
 	p.offer(id, d, 12, fromP)

@@ -14,12 +14,12 @@ import (
 )
 
 // verdicts plays what a rig has reported about a transfer to an Aggregate of its ranks.
-func (r *rig) verdicts(id kvplane.TransferID) []sched.Verdict {
+func (r *rig) verdicts(id kvplane.TransferID) []sched.EngineOutcome {
 	var ranks []metadata.Rank
 	for _, rec := range r.records {
 		ranks = append(ranks, rec.Rank)
 	}
-	all, out := sched.NewAggregate(ranks), []sched.Verdict(nil)
+	all, out := sched.NewRankBarrier(ranks), []sched.EngineOutcome(nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, x := range r.reports {
@@ -63,7 +63,7 @@ func TestFault54KVPlane(t *testing.T) {
 		if took := time.Since(start); took > 10*time.Second { // the deadlines are 10 min
 			t.Errorf("D had all ends %v after the death; want at most 10 s", took)
 		}
-		if got := d.verdicts(ids[0]); !slices.Equal(got, []sched.Verdict{sched.Failed, sched.Closed}) {
+		if got := d.verdicts(ids[0]); !slices.Equal(got, []sched.EngineOutcome{sched.Failed, sched.Closed}) {
 			t.Errorf("the engine was told %v; want failed, then closed", got)
 		}
 		settled(t, d)
@@ -80,7 +80,7 @@ func TestFault54KVPlane(t *testing.T) {
 			}
 			d.abandon(id) // as the aggregate has the engine do
 			time.Sleep(2 * time.Second)
-			if got := d.verdicts(id); !slices.Equal(got, []sched.Verdict{sched.Failed, sched.Closed}) {
+			if got := d.verdicts(id); !slices.Equal(got, []sched.EngineOutcome{sched.Failed, sched.Closed}) {
 				t.Errorf("the engine was told %v; want failed, then closed", got)
 			}
 		})
@@ -104,8 +104,8 @@ func TestFault55KVPlane(t *testing.T) {
 			clear(m)
 		}
 		d.expect(id, p, [2]int{0, 12}, toD)
-		d.await(id, kvplane.Safe)
-		if got := d.verdicts(id); !slices.Equal(got, []sched.Verdict{sched.Failed, sched.Closed}) {
+		d.await(id, kvplane.Reusable)
+		if got := d.verdicts(id); !slices.Equal(got, []sched.EngineOutcome{sched.Failed, sched.Closed}) {
 			t.Errorf("the engine was told %v; want failed, then closed", got)
 		}
 		for i, m := range d.memory {
@@ -176,7 +176,7 @@ func TestFault56KVPlane(t *testing.T) {
 				t.Errorf("ready with %d of %d; want 2 of 2", r.K, r.N)
 			}
 		}
-		if got := d.verdicts(id); !slices.Equal(got, []sched.Verdict{sched.Released}) {
+		if got := d.verdicts(id); !slices.Equal(got, []sched.EngineOutcome{sched.Released}) {
 			t.Errorf("the engine was told %v; want released, once", got)
 		}
 	})
@@ -198,7 +198,7 @@ func TestFault57KVPlane(t *testing.T) {
 		}
 		d.abandon(id)
 		d.over(id)
-		if got := d.verdicts(id); !slices.Equal(got, []sched.Verdict{sched.Failed, sched.Closed}) {
+		if got := d.verdicts(id); !slices.Equal(got, []sched.EngineOutcome{sched.Failed, sched.Closed}) {
 			t.Errorf("the engine was told %v; want failed, then closed", got)
 		}
 		p.abandon(id)

@@ -91,7 +91,7 @@ func TestFaultsThatFail(t *testing.T) {
 				p.offer(id, d, tc.tokens, fromP)
 				start := time.Now()
 				d.expect(id, p, [2]int{0, 12}, toD)
-				for _, r := range d.await(id, kvplane.Negative) {
+				for _, r := range d.await(id, kvplane.Failed) {
 					if !slices.Contains(tc.reason, r.Reason) {
 						t.Errorf("reason is %s (%s); want one of %v", r.Reason, r.Detail, tc.reason)
 					}
@@ -102,16 +102,16 @@ func TestFaultsThatFail(t *testing.T) {
 				negative := time.Now()
 				if tc.never {
 					time.Sleep(time.Hour)
-					if got := d.kinds(id); slices.Contains(got, "safe") || slices.Contains(got, "ready") {
+					if got := d.kinds(id); slices.Contains(got, "reusable") || slices.Contains(got, "ready") {
 						t.Errorf("D has reported %v", got)
 					}
 					if s := d.agents[0].Status(); s.Quarantined[p.inc.ID()].Blocks != 3 {
 						t.Errorf("quarantined blocks are %v; want 3 of %s", s.Quarantined, p.inc.ID())
 					}
 				} else {
-					d.await(id, kvplane.Safe)
+					d.await(id, kvplane.Reusable)
 					if took := time.Since(negative); took < tc.safeAfter {
-						t.Errorf("safe %v after negative; want at least %v", took, tc.safeAfter)
+						t.Errorf("reusable %v after failed; want at least %v", took, tc.safeAfter)
 					}
 				}
 				if !tc.silent {
@@ -162,7 +162,7 @@ func TestCancelAtEveryStep(t *testing.T) {
 						}
 						d.mu.Unlock()
 						for rank, got := range byRank {
-							if !slices.Equal(got, []string{"ready"}) && !slices.Equal(got, []string{"negative", "safe"}) {
+							if !slices.Equal(got, []string{"ready"}) && !slices.Equal(got, []string{"failed", "reusable"}) {
 								t.Errorf("D rank %s has reported %v", rank, got)
 							}
 							if got[0] == "ready" && d.wrong(id, toD[0], 0, 12) > 0 && len(byRank) == 2 && allReady(byRank) {
@@ -196,9 +196,9 @@ func TestAbandonBeforeTheRest(t *testing.T) {
 		time.Sleep(time.Second)
 		d.expect(id, p, [2]int{0, 12}, toD)
 		p.offer(id, d, 12, fromP)
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Reusable)
 		p.await(id, kvplane.Sent)
-		if diff := cmp.Diff(d.kinds(id), []string{"negative", "safe"}); diff != "" {
+		if diff := cmp.Diff(d.kinds(id), []string{"failed", "reusable"}); diff != "" {
 			t.Errorf("D's reports differ (-got +want):\n%s", diff)
 		}
 	})

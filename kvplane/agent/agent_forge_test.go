@@ -126,10 +126,10 @@ func TestPeerWithoutKeyIsRefused(t *testing.T) {
 		id := kvplane.NewTransferID()
 		d.expect(id, p, [2]int{0, 12}, toD)
 		p.offer(id, d, 12, fromP)
-		if r := d.await(id, kvplane.Negative)[0]; r.Reason != kvplane.NoKey {
+		if r := d.await(id, kvplane.Failed)[0]; r.Reason != kvplane.NoKey {
 			t.Errorf("D says %s (%s); want no_key", r.Reason, r.Detail)
 		}
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Reusable)
 		if r := p.await(id, kvplane.Sent)[0]; r.Reason != kvplane.NoKey {
 			t.Errorf("P says %s (%s); want no_key", r.Reason, r.Detail)
 		}

@@ -153,7 +153,7 @@ func TestConsumerOfAForgottenSessionDrains(t *testing.T) {
 		id := kvplane.NewTransferID()
 		d.expect(id, p, [2]int{0, 12}, toD)
 		p.offer(id, d, 12, fromP)
-		d.await(id, kvplane.Negative)
+		d.await(id, kvplane.Failed)
 		p.await(id, kvplane.Sent)
 		time.Sleep(time.Hour)
 		p.forget(d.inc)
@@ -169,10 +169,10 @@ func TestConsumerOfAForgottenSessionDrains(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(500 * time.Millisecond)
-		if got := d.kinds(id); slices.Contains(got, "safe") {
+		if got := d.kinds(id); slices.Contains(got, "reusable") {
 			t.Errorf("half a second after the answer D has reported %v; want the net delay of 1s first", got)
 		}
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Reusable)
 		for range 3 {
 			whole(t, p, d)
 		}

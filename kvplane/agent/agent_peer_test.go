@@ -28,12 +28,12 @@ func TestLeaseOverTellsD(t *testing.T) {
 		}
 		late := time.Now()
 		d.expect(id, p, [2]int{0, 12}, toD)
-		for _, r := range d.await(id, kvplane.Negative) {
+		for _, r := range d.await(id, kvplane.Failed) {
 			if r.Reason != kvplane.LeaseOver && r.Reason != kvplane.Stopped {
 				t.Errorf("reason is %s; want lease_over", r.Reason)
 			}
 		}
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Reusable)
 		if took := time.Since(late); took > time.Second {
 			t.Errorf("D was told after %v; want at once", took)
 		}
@@ -46,12 +46,12 @@ func TestNoOfferEndsWithTheWait(t *testing.T) {
 	inBubble(t, newFakeNet(), 2, 2, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
 		id := kvplane.NewTransferID()
 		d.expect(id, p, [2]int{0, 12}, toD)
-		for _, r := range d.await(id, kvplane.Negative) {
+		for _, r := range d.await(id, kvplane.Failed) {
 			if r.Reason != kvplane.Deadline && r.Reason != kvplane.NoOffer {
 				t.Errorf("reason is %s; want deadline or no_offer", r.Reason)
 			}
 		}
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Reusable)
 		time.Sleep(3 * time.Minute)
 		settled(t, p, d)
 	})
@@ -72,7 +72,7 @@ func TestProducerKilled(t *testing.T) {
 				for _, r := range p.records {
 					net.kill(r.Agent)
 				}
-				for _, r := range d.await(id, kvplane.Negative) {
+				for _, r := range d.await(id, kvplane.Failed) {
 					if r.Reason != kvplane.PeerGone {
 						t.Errorf("reason is %s; want peer_gone", r.Reason)
 					}
@@ -81,7 +81,7 @@ func TestProducerKilled(t *testing.T) {
 					t.Errorf("D was told after %v", took)
 				}
 				time.Sleep(time.Hour) // silence is never death
-				if got := d.kinds(id); slices.Contains(got, "safe") {
+				if got := d.kinds(id); slices.Contains(got, "reusable") {
 					t.Fatalf("D has reported %v though nobody has proven P dead", got)
 				}
 				// P is started anew: its older process is gone.
@@ -92,7 +92,7 @@ func TestProducerKilled(t *testing.T) {
 				}
 				dir.records["p"] = next
 				dir.mu.Unlock()
-				d.await(id, kvplane.Safe)
+				d.await(id, kvplane.Reusable)
 				settled(t, d)
 			})
 		})
@@ -109,10 +109,10 @@ func TestProvenDeadNeedsADrain(t *testing.T) {
 		net.kill(p.records[0].Agent)
 		start := time.Now()
 		d.agents[0].Gone(p.inc)
-		d.await(id, kvplane.Negative)
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Failed)
+		d.await(id, kvplane.Reusable)
 		if took := time.Since(start); took < time.Second {
-			t.Errorf("blocks were safe %v after the proof; want the net delay of 1s", took)
+			t.Errorf("blocks were reusable %v after the proof; want the net delay of 1s", took)
 		}
 	})
 }
@@ -163,7 +163,7 @@ func TestStrangerIsNotServed(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 				thief.expect(id, p, [2]int{0, 12}, toD)
 			}
-			if r := thief.await(id, kvplane.Negative)[0]; r.Reason != kvplane.Stranger {
+			if r := thief.await(id, kvplane.Failed)[0]; r.Reason != kvplane.Stranger {
 				t.Errorf("the stranger was told %s; want stranger", r.Reason)
 			}
 			d.expect(id, p, [2]int{0, 12}, toD)
@@ -187,10 +187,10 @@ func TestLookups(t *testing.T) {
 		id := kvplane.NewTransferID()
 		d.expect(id, p, [2]int{0, 12}, toD)
 		p.offer(id, d, 12, fromP)
-		if r := d.await(id, kvplane.Negative)[0]; r.Reason != kvplane.Handshake {
+		if r := d.await(id, kvplane.Failed)[0]; r.Reason != kvplane.Handshake {
 			t.Errorf("reason is %s; want handshake", r.Reason)
 		}
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Reusable)
 		if r := p.await(id, kvplane.Sent)[0]; r.Reason != kvplane.Handshake {
 			t.Errorf("reason is %s; want handshake", r.Reason)
 		}

@@ -90,7 +90,7 @@ func (r *rig) over(id kvplane.TransferID) {
 	for {
 		kinds, n := r.kinds(id), 0
 		for _, k := range kinds {
-			if k == "ready" || k == "safe" {
+			if k == "ready" || k == "reusable" {
 				n++
 			}
 		}
@@ -130,7 +130,7 @@ func TestProducerProcessKilled(t *testing.T) {
 		for _, id := range ids {
 			d.over(id)
 		}
-		t.Logf("all is safe %v after the kill", time.Since(start).Round(time.Millisecond))
+		t.Logf("all is reusable %v after the kill", time.Since(start).Round(time.Millisecond))
 		for _, id := range ids[5:] {
 			if got := d.kinds(id); slices.Contains(got, "ready") {
 				t.Errorf("a transfer that was never offered has reported %v", got)
@@ -176,7 +176,7 @@ func served(t *testing.T, d, p *rig, child *transporttest.Process, attempts int)
 		child.Do(transporttest.Order{Do: "offer", Transfer: id}, nil)
 		d.over(id)
 		child.Do(transporttest.Order{Do: "await", Transfer: id, Await: uint8(kvplane.Sent)}, nil)
-		if !slices.Contains(d.kinds(id), "negative") {
+		if !slices.Contains(d.kinds(id), "failed") {
 			return
 		}
 		t.Logf("an attempt ended in %v", d.reasons(id))
@@ -203,7 +203,7 @@ func TestProducerProcessPaused(t *testing.T) {
 		}
 		if over == "nixl" {
 			time.Sleep(2 * time.Second) // of looking at the process
-			if got := d.kinds(ids[11]); slices.Contains(got, "safe") {
+			if got := d.kinds(ids[11]); slices.Contains(got, "reusable") {
 				t.Errorf("reported %v; silence is no death", got)
 			}
 			if n := d.agents[0].Status().Quarantined[p.inc.ID()].Blocks; n == 0 {

@@ -57,7 +57,7 @@ func TestQueuedTransferIsGivenUp(t *testing.T) {
 			t.Errorf("P kept what D had given up for %v", took)
 		}
 		p.abandon(ids[1])
-		for _, r := range d.await(ids[1], kvplane.Safe) {
+		for _, r := range d.await(ids[1], kvplane.Reusable) {
 			if r.Reason != kvplane.Dead || len(r.Groups) > 0 {
 				t.Errorf("D was told %+v; want dead, without blocks", r)
 			}
@@ -79,10 +79,10 @@ func TestSilentProducerEndsWhatCountsOnIt(t *testing.T) {
 		d.expect(expected, p, [2]int{0, 12}, toD)
 		d.agents[0].Queue(queued, p.inc)
 		for _, id := range []kvplane.TransferID{expected, queued} {
-			if r := d.await(id, kvplane.Negative)[0]; r.Reason != kvplane.PeerGone {
+			if r := d.await(id, kvplane.Failed)[0]; r.Reason != kvplane.PeerGone {
 				t.Errorf("D was told %s; want peer_gone", r.Reason)
 			}
-			d.await(id, kvplane.Safe)
+			d.await(id, kvplane.Reusable)
 		}
 		if took := time.Since(start); took > 10*time.Second {
 			t.Errorf("D was told after %v", took)
@@ -120,11 +120,11 @@ func TestLegsThatDoNotBelongTogether(t *testing.T) {
 					p.await(id, kvplane.Sent)
 					return
 				}
-				r := d.await(id, kvplane.Negative)[0]
+				r := d.await(id, kvplane.Failed)[0]
 				if r.Reason != tc.want || !strings.Contains(r.Detail, tc.details) {
 					t.Errorf("D was told %s, %q; want %s, %q", r.Reason, r.Detail, tc.want, tc.details)
 				}
-				d.await(id, kvplane.Safe)
+				d.await(id, kvplane.Reusable)
 				if r := p.await(id, kvplane.Sent)[0]; r.Reason != tc.want {
 					t.Errorf("P's end is %s; want %s", r.Reason, tc.want)
 				}

@@ -30,13 +30,13 @@ func TestRebuildRemembersWhatWasGivenUp(t *testing.T) {
 		d.expect(id, p, [2]int{0, 12}, toD)
 		d.expect(served, p, [2]int{0, 12}, toD)
 		p.offer(served, d, 12, fromP)
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Reusable)
 		p.await(id, kvplane.Sent)
-		d.await(served, kvplane.Safe)
+		d.await(served, kvplane.Reusable)
 		if took := time.Since(start); took > 100*time.Millisecond {
 			t.Errorf("what had been given up ended after %v; want at once", took)
 		}
-		if diff := cmp.Diff(d.reasons(served), []string{"negative spent", "ready ", "safe spent"}); diff != "" {
+		if diff := cmp.Diff(d.reasons(served), []string{"failed spent", "ready ", "reusable spent"}); diff != "" {
 			t.Errorf("reports of what has served (-got +want):\n%s", diff)
 		}
 		if got := p.kinds(served); !slices.Equal(got, []string{"sent"}) {
@@ -65,12 +65,12 @@ func TestRebuildDuringTheDrainOfTheDead(t *testing.T) {
 		p.offer(id, d, 12, fromP)
 		time.Sleep(10 * time.Millisecond)
 		d.agents[0].Gone(p.inc)
-		d.await(id, kvplane.Negative)
-		if got := d.kinds(id); slices.Contains(got, "safe") {
+		d.await(id, kvplane.Failed)
+		if got := d.kinds(id); slices.Contains(got, "reusable") {
 			t.Fatalf("reported %v before the drain", got)
 		}
 		d.rebuild(0, net.transport(), dir)
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Reusable)
 		settled(t, d)
 	})
 }

@@ -45,7 +45,7 @@ func stopped(t *testing.T, elsewhere bool, test func(d, p *rig, child *transport
 	for _, id := range ids {
 		d.abandon(id)
 	}
-	d.await(ids[0], kvplane.Negative)
+	d.await(ids[0], kvplane.Failed)
 	open := 0
 	for _, id := range ids[1:] {
 		if got := d.kinds(id); !slices.Equal(got, []string{"ready", "ready"}) {
@@ -65,7 +65,7 @@ func stopped(t *testing.T, elsewhere bool, test func(d, p *rig, child *transport
 func TestRebuildUnderStoppedProducer(t *testing.T) {
 	stopped(t, true, func(d, p *rig, child *transporttest.Process, dir *fakeDirectory, ids []kvplane.TransferID) {
 		time.Sleep(1500 * time.Millisecond) // longer than any flush
-		if got := d.kinds(ids[0]); slices.Contains(got, "safe") {
+		if got := d.kinds(ids[0]); slices.Contains(got, "reusable") {
 			t.Errorf("D has reported %v of a producer that is silent", got)
 		}
 		for i := range d.agents {
@@ -106,7 +106,7 @@ func TestRebuildBesideStoppedProducer(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		held := 0
 		for _, id := range ids {
-			if !slices.Contains(d.kinds(id), "safe") && !slices.Contains(d.kinds(id), "ready") {
+			if !slices.Contains(d.kinds(id), "reusable") && !slices.Contains(d.kinds(id), "ready") {
 				held++
 			}
 		}

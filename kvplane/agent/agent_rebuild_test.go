@@ -86,7 +86,7 @@ func TestRebuildEndsQuarantine(t *testing.T) {
 		held, queued := kvplane.NewTransferID(), kvplane.NewTransferID()
 		d.expect(held, p, [2]int{0, 12}, toD)
 		p.offer(held, d, 12, fromP)
-		d.await(held, kvplane.Negative)
+		d.await(held, kvplane.Failed)
 		time.Sleep(time.Hour)
 		if s := d.agents[0].Status(); s.Quarantined[p.inc.ID()].Blocks != 3 || s.Quarantined[p.inc.ID()].Seconds < 3500 {
 			t.Errorf("quarantined is %+v; want 3 blocks for an hour", s.Quarantined)
@@ -99,8 +99,8 @@ func TestRebuildEndsQuarantine(t *testing.T) {
 		if got, want := d.agents[0].Record().Agent, old+"#2"; got != want {
 			t.Errorf("the agent is called %s; want %s", got, want)
 		}
-		d.await(held, kvplane.Safe)
-		if diff := cmp.Diff(d.reasons(queued), []string{"negative closing", "safe closing"}); diff != "" {
+		d.await(held, kvplane.Reusable)
+		if diff := cmp.Diff(d.reasons(queued), []string{"failed closing", "reusable closing"}); diff != "" {
 			t.Errorf("reports of the other transfer differ (-got +want):\n%s", diff)
 		}
 		settled(t, d)
@@ -127,10 +127,10 @@ func TestRebuildBesideThePeer(t *testing.T) {
 		id := kvplane.NewTransferID()
 		d.expect(id, p, [2]int{0, 12}, toD)
 		p.offer(id, d, 12, fromP)
-		d.await(id, kvplane.Negative)
+		d.await(id, kvplane.Failed)
 		d.rebuild(0, net.transport(), dir)
 		time.Sleep(time.Hour)
-		if got := d.kinds(id); !slices.Equal(got, []string{"negative"}) {
+		if got := d.kinds(id); !slices.Equal(got, []string{"failed"}) {
 			t.Fatalf("D has reported %v though the peer lives on this host", got)
 		}
 		s := d.agents[0].Status()
@@ -138,7 +138,7 @@ func TestRebuildBesideThePeer(t *testing.T) {
 			t.Errorf("status is %+v; want 3 blocks still in quarantine", s)
 		}
 		d.agents[0].Gone(p.inc)
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Reusable)
 		settled(t, d)
 	})
 }
@@ -173,18 +173,18 @@ func TestRebuildProvesNothing(t *testing.T) {
 				id := kvplane.NewTransferID()
 				d.expect(id, p, [2]int{0, 12}, toD)
 				p.offer(id, d, 12, fromP)
-				d.await(id, kvplane.Negative)
+				d.await(id, kvplane.Failed)
 				near := func() int { return d.agents[0].Status().Quarantined[p.inc.ID()].Near }
 				if n := near(); (n > 0) != (how == "gpus") {
 					t.Errorf("before the rebuild %d blocks are near", n)
 				}
 				d.rebuild(0, net.transport(), dir)
 				time.Sleep(time.Hour)
-				if got := d.kinds(id); slices.Contains(got, "safe") != free || (near() == 3) == free {
+				if got := d.kinds(id); slices.Contains(got, "reusable") != free || (near() == 3) == free {
 					t.Errorf("an hour after the rebuild D has reported %v, and %d blocks are near", got, near())
 				}
 				d.agents[0].Gone(p.inc)
-				d.await(id, kvplane.Safe)
+				d.await(id, kvplane.Reusable)
 				settled(t, d)
 			})
 		})

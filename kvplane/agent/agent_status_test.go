@@ -160,6 +160,6 @@ func TestStuckWriteDoesNotMuteItsPeer(t *testing.T) {
 		net.mu.Lock()
 		far.busy = false
 		net.mu.Unlock()
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Reusable)
 	})
 }

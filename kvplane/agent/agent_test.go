@@ -317,9 +317,9 @@ func TestRefusedBeforeAnythingIsSent(t *testing.T) {
 		id := kvplane.NewTransferID()
 		p.offer(id, d, 12, []kvplane.BlockList{{Blocks: []int32{1, 4, 6}}})
 		d.expect(id, p, [2]int{0, 12}, []kvplane.BlockList{{Blocks: []int32{1, 4}}})
-		for _, kind := range []kvplane.ReportKind{kvplane.Negative, kvplane.Safe} {
+		for _, kind := range []kvplane.ReportKind{kvplane.Failed, kvplane.Reusable} {
 			for _, r := range d.await(id, kind) {
-				if want := "kernel block tokens: 4 on P, 6 on D"; kind == kvplane.Negative && (r.Reason != kvplane.Unplannable || !strings.Contains(r.Detail, want)) {
+				if want := "kernel block tokens: 4 on P, 6 on D"; kind == kvplane.Failed && (r.Reason != kvplane.Unplannable || !strings.Contains(r.Detail, want)) {
 					t.Errorf("D was told %v, %q; want unplannable, %q", r.Reason, r.Detail, want)
 				}
 			}

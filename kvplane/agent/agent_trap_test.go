@@ -17,10 +17,10 @@ func TestTrapFailedSubmissionIsNotToldToD(t *testing.T) {
 		p.offer(id, d, 12, fromP)
 		start := time.Now()
 		d.expect(id, p, [2]int{0, 12}, toD)
-		if r := d.await(id, kvplane.Negative)[0]; r.Reason != kvplane.SubmitFailed || r.Detail == "" {
+		if r := d.await(id, kvplane.Failed)[0]; r.Reason != kvplane.SubmitFailed || r.Detail == "" {
 			t.Errorf("D was told %s (%q); want submit_failed and why", r.Reason, r.Detail)
 		}
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Reusable)
 		p.await(id, kvplane.Sent)
 		if took := time.Since(start); took > 100*time.Millisecond {
 			t.Errorf("D was told after %v; want at once", took)

@@ -91,7 +91,7 @@ func TestCollect(t *testing.T) {
 	for _, x := range reports {
 		kinds = append(kinds, x.Kind.String())
 	}
-	if want := []string{"negative", "safe", "sent"}; !slices.Equal(kinds, want) || len(r.Pending) != 0 {
+	if want := []string{"failed", "reusable", "sent"}; !slices.Equal(kinds, want) || len(r.Pending) != 0 {
 		t.Errorf("reports %v, pending %v; want %v and none", kinds, r.Pending, want)
 	}
 	if len(notified) > 0 {

@@ -28,8 +28,8 @@ func TestRecordsOfForeignAgents(t *testing.T) {
 				dir.mu.Unlock()
 				id := kvplane.NewTransferID()
 				d.agents[0].Expect(kvplane.Expectation{ID: id, Peer: forged.Incarnation, Need: [2]int{0, 12}, Groups: toD})
-				d.await(id, kvplane.Negative)
-				d.await(id, kvplane.Safe)
+				d.await(id, kvplane.Failed)
+				d.await(id, kvplane.Reusable)
 				if s := d.agents[0].Status(); s.Peers != 1 {
 					t.Errorf("%d peers are known; want p only", s.Peers)
 				}

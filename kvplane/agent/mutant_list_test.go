@@ -28,7 +28,7 @@ func mutants() []*mutant {
 		{name: "lists are aligned by their ends", apply: mutantAlign},
 		{name: "a write is posted twice", transport: mutantPostTwice},
 		{name: "matched by the request's id", rare: true, apply: mutantRequestID},
-		{name: "a negative result is dropped", apply: mutantDropNegative},
+		{name: "a failed result is dropped", apply: mutantDropNegative},
 		{name: "one consumer is counted twice", apply: mutantCountTwice},
 		{name: "free at failed without drain", rare: true, apply: mutantFailedNoDrain},
 		{name: "not begun is answered while writing", apply: mutantNotBegun},
@@ -134,7 +134,7 @@ func mutantTimeout(_ *sim, n *simNode, real applier) applier {
 			return out
 		}
 		for i := range out {
-			if out[i].Do == core.DoReport && out[i].Report == kvplane.Negative {
+			if out[i].Do == core.DoReport && out[i].Report == kvplane.Failed {
 				since[out[i].ID] = q.event.At
 			}
 		}
@@ -210,11 +210,11 @@ func mutantOneReport(_ *sim, _ *simNode, real applier) applier {
 		var both []core.Effect
 		for _, x := range real(q, out) {
 			switch {
-			case x.Do == core.DoReport && x.Report == kvplane.Safe:
+			case x.Do == core.DoReport && x.Report == kvplane.Reusable:
 				continue
-			case x.Do == core.DoReport && x.Report == kvplane.Negative:
+			case x.Do == core.DoReport && x.Report == kvplane.Failed:
 				both = append(both, x)
-				x.Report = kvplane.Safe
+				x.Report = kvplane.Reusable
 			}
 			both = append(both, x)
 		}

@@ -75,7 +75,7 @@ func mutantRequestID(s *sim, n *simNode, real applier) applier {
 func mutantDropNegative(_ *sim, _ *simNode, real applier) applier {
 	return func(q delivery, out []core.Effect) []core.Effect {
 		return slices.DeleteFunc(real(q, out), func(x core.Effect) bool {
-			return x.Do == core.DoReport && (x.Report == kvplane.Negative || x.Report == kvplane.Safe)
+			return x.Do == core.DoReport && (x.Report == kvplane.Failed || x.Report == kvplane.Reusable)
 		})
 	}
 }

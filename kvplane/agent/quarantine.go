@@ -16,7 +16,7 @@ type Quarantine struct {
 	Seconds float64 `json:"seconds"` // since the first of them failed
 }
 
-// pending is an expectation that is neither Ready nor Safe.
+// pending is an expectation that is neither Ready nor Reusable.
 type pending struct {
 	inc    metadata.Incarnation
 	blocks int
@@ -48,12 +48,12 @@ func (w *owner) account(x *core.Effect) {
 	case kvplane.Ready:
 		delete(w.awaited, x.ID)
 		w.received[x.Reason]++
-	case kvplane.Negative:
+	case kvplane.Failed:
 		w.received[x.Reason]++
 		if a := w.awaited[x.ID]; a != nil {
 			a.failed = w.now()
 		}
-	case kvplane.Safe:
+	case kvplane.Reusable:
 		delete(w.awaited, x.ID)
 	case kvplane.Sent:
 		w.served[x.Reason]++

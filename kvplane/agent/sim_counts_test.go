@@ -41,16 +41,16 @@ var simWanted = [...]string{
 	"answer: ok", "answer: failed", "answer: left", "dispatched twice: refused",
 	"fence", "admitted", "write refused by a fence", "proof by the kernel", "proof by a supervisor",
 	"write failed", "landed after its failure was reported", "landed after its handle was given up", "landed after its writer's death",
-	"negative: no_offer", "negative: dead", "negative: handshake", "negative: lease_over", "negative: sibling", "negative: spent",
-	"negative: stranger", "negative: short", "negative: write_failed", "negative: submit_failed", "negative: deadline",
-	"negative: peer_gone", "negative: superseded", "negative: stopped", "negative: closing", "negative: ticket", "negative: tokens",
-	"negative: full", "negative: unplannable", "sent: unplannable", "an unfit pair was refused", "number refused as full", "repeat of a refused number",
+	"failed: no_offer", "failed: dead", "failed: handshake", "failed: lease_over", "failed: sibling", "failed: spent",
+	"failed: stranger", "failed: short", "failed: write_failed", "failed: submit_failed", "failed: deadline",
+	"failed: peer_gone", "failed: superseded", "failed: stopped", "failed: closing", "failed: ticket", "failed: tokens",
+	"failed: full", "failed: unplannable", "sent: unplannable", "an unfit pair was refused", "number refused as full", "repeat of a refused number",
 	"posted by places", "prepared too late", "forged message refused", "given up for its silence", "restarted for a quarantine",
-	"safe: stopped", "safe: write_failed", "safe: superseded", "safe: peer_gone", "safe: deadline",
+	"reusable: stopped", "reusable: write_failed", "reusable: superseded", "reusable: peer_gone", "reusable: deadline",
 	"sent: ", "sent: cancelled", "sent: dead", "sent: handshake", "sent: lease_over", "sent: short", "sent: submit_failed",
 	"sent: write_failed", "sent: superseded", "sent: closing", "sent: ticket", "sent: tokens",
 	"stale answer ignored", "restarted for what was lost",
-	"made safe by status", "made safe by drained", "made safe by drained after a proof", "made safe by fenced", "made safe by gone",
+	"made reusable by status", "made reusable by flushed", "made reusable by flushed after a proof", "made reusable by fenced", "made reusable by gone",
 }
 
 // missing lists what was not reached.
@@ -89,14 +89,14 @@ func (n *simNode) watched(real applier) applier {
 			n.checkPaired(out)
 			return out
 		}
-		how := "made safe by " + q.event.Kind.String()
+		how := "made reusable by " + q.event.Kind.String()
 		if s := n.w.consumer.Sessions[q.event.Peer]; q.event.Kind == core.EvFlushed && s != nil && s.Proof {
 			how += " after a proof"
 		}
 		out = real(q, out)
 		n.checkPaired(out)
 		for i := range out {
-			if out[i].Do == core.DoReport && out[i].Report == kvplane.Safe {
+			if out[i].Do == core.DoReport && out[i].Report == kvplane.Reusable {
 				n.s.counts.reach(how)
 			}
 		}

@@ -30,7 +30,7 @@ func (s *sim) reported(n *simNode, r kvplane.Report) {
 	}
 	x := l.ranks[n.rank]
 	for _, before := range x.said {
-		if before == r.Kind || before != kvplane.Negative || r.Kind != kvplane.Safe {
+		if before == r.Kind || before != kvplane.Failed || r.Kind != kvplane.Reusable {
 			s.fail("S9", "%s reports %s of attempt %d after %s", n.record.Agent, r.Kind, a.number, before)
 		}
 	}
@@ -39,11 +39,11 @@ func (s *sim) reported(n *simNode, r kvplane.Report) {
 	case kvplane.Ready:
 		s.checkCounted(n, l, r)
 		s.checkReady(n, l)
-	case kvplane.Negative:
+	case kvplane.Failed:
 		delete(n.abandoned, r.ID)
-	case kvplane.Safe:
-		if !slices.Contains(x.said, kvplane.Negative) {
-			s.fail("S9", "%s reports safe of attempt %d before negative", n.record.Agent, a.number)
+	case kvplane.Reusable:
+		if !slices.Contains(x.said, kvplane.Failed) {
+			s.fail("S9", "%s reports reusable of attempt %d before failed", n.record.Agent, a.number)
 		}
 		s.checkSafe(n, l)
 	case kvplane.Sent:
@@ -125,7 +125,7 @@ func (s *sim) checkSafe(n *simNode, l *simLeg) {
 			continue // it will be refused
 		}
 		if w.link.to == n && w.attempt == l.attempt.number && !w.over {
-			s.fail("S2", "attempt %d is safe on %s, but a write of %s is under way", w.attempt, n.record.Agent, w.link.from.record.Agent)
+			s.fail("S2", "attempt %d is reusable on %s, but a write of %s is under way", w.attempt, n.record.Agent, w.link.from.record.Agent)
 		}
 	}
 }
@@ -211,7 +211,7 @@ func (s *sim) checkLanding(from, to *simNode, attempt, at int, tags []uint64) {
 			s.fail("S2", "%s of attempt %d lands in a block of %s that belongs to attempt %d", from.record.Agent, attempt, to.record.Agent, owner)
 		}
 	}
-	if x := l.ranks[to.rank]; slices.Contains(x.said, kvplane.Ready) || slices.Contains(x.said, kvplane.Safe) {
+	if x := l.ranks[to.rank]; slices.Contains(x.said, kvplane.Ready) || slices.Contains(x.said, kvplane.Reusable) {
 		s.fail("S2", "%s of attempt %d lands in %s, which has reported %v", from.record.Agent, attempt, to.record.Agent, x.said)
 	}
 }

@@ -24,7 +24,7 @@ func (n *simNode) cutOff(from *simNode) bool {
 // checkSilence is L5: a producer is given up for its silence only if it was silent. A process that was stopped for a
 // part of the time that D waits answers in the rest of it.
 func (s *sim) checkSilence(n *simNode, a *simAttempt, r kvplane.Report) {
-	if r.Kind != kvplane.Negative || r.Reason != kvplane.PeerGone || r.Detail != "no answer" {
+	if r.Kind != kvplane.Failed || r.Reason != kvplane.PeerGone || r.Detail != "no answer" {
 		return
 	}
 	if n.lapsed[r.ID] {

@@ -67,7 +67,7 @@ func TestForeignBlocksAreMalformed(t *testing.T) {
 			t.Errorf("%d registrations, dropped %v", s.Registrations, s.Dropped)
 		}
 		d.abandon(id)
-		d.await(id, kvplane.Safe)
+		d.await(id, kvplane.Reusable)
 	})
 }
 

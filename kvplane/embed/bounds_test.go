@@ -175,7 +175,7 @@ func TestExpectAfterItLapsed(t *testing.T) {
 	if err := s.Queue(x.ID, peer); err != nil {
 		t.Fatal(err)
 	}
-	lapsed := []kvplane.Report{{Kind: kvplane.Negative, Order: kvplane.QueueOrder, Reason: kvplane.LeaseOver}, {Kind: kvplane.Safe, Order: kvplane.QueueOrder}}
+	lapsed := []kvplane.Report{{Kind: kvplane.Failed, Order: kvplane.QueueOrder, Reason: kvplane.LeaseOver}, {Kind: kvplane.Reusable, Order: kvplane.QueueOrder}}
 	hear(1, lapsed...)
 	if err := s.Expect(x); FaultOf(err) != State {
 		t.Errorf("expected after it lapsed: %v; want that it is refused", err)

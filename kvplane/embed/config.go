@@ -28,14 +28,14 @@ type Config struct {
 	Times      Times         `yaml:"times"`
 	Log        Log           `yaml:"log"`
 
-	Compatibility string         `yaml:"compatibility"`
-	HTTP          string         `yaml:"http"`
-	Control       Control        `yaml:"control"`
-	Gateway       Gateway        `yaml:"gateway"`
-	Transport     byname.Config  `yaml:"transport"`
-	Cache         Cache          `yaml:"cache"`
-	Quarantine    agent.Patience `yaml:"quarantine"`
-	SerialStarts  bool           `yaml:"serial_starts"`
+	Compatibility string              `yaml:"compatibility"`
+	HTTP          string              `yaml:"http"`
+	Control       Control             `yaml:"control"`
+	Gateway       Gateway             `yaml:"gateway"`
+	Transport     byname.Config       `yaml:"transport"`
+	Cache         Cache               `yaml:"cache"`
+	Quarantine    agent.RebuildPolicy `yaml:"quarantine"`
+	SerialStarts  bool                `yaml:"serial_starts"`
 }
 
 // The kinds of handles.

@@ -13,7 +13,7 @@ func (r *Rank) watch() {
 	q := r.cfg.Quarantine
 	tick := time.NewTicker(q.Every())
 	defer tick.Stop()
-	var suspects agent.Suspects[string]
+	var suspects agent.RebuildCandidates[string]
 	for {
 		select {
 		case <-r.ctx.Done():
@@ -38,11 +38,11 @@ func (r *Rank) watch() {
 }
 
 // keptBy is what peers keep that a rebuild would free.
-func keptBy(quarantined map[string]agent.Quarantine) map[string]agent.Kept {
-	out := map[string]agent.Kept{}
+func keptBy(quarantined map[string]agent.Quarantine) map[string]agent.HeldBlocks {
+	out := map[string]agent.HeldBlocks{}
 	for peer, q := range quarantined {
 		if q.Blocks > q.Near {
-			out[peer] = agent.Kept{Blocks: q.Blocks - q.Near, Since: time.Now().Add(-time.Duration(q.Seconds * float64(time.Second)))}
+			out[peer] = agent.HeldBlocks{Blocks: q.Blocks - q.Near, Since: time.Now().Add(-time.Duration(q.Seconds * float64(time.Second)))}
 		}
 	}
 	return out

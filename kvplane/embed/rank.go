@@ -257,7 +257,7 @@ func (r *Rank) collect() []byte {
 func (r *Rank) clean(reports []kvplane.Report) (clears []Result, failed bool) {
 	for i := range reports {
 		x := &reports[i]
-		failed = failed || x.Kind == kvplane.Negative
+		failed = failed || x.Kind == kvplane.Failed
 		switch {
 		case len(x.Rest) == 0:
 		case r.cfg.Cache.Memory == "vram":

@@ -89,7 +89,7 @@ func TestClean(t *testing.T) {
 		t.Errorf("on a device: %+v, %v", clears, failed)
 	}
 	host := &Rank{cfg: Config{Cache: Cache{Memory: "dram"}}}
-	reports := append(ready(), kvplane.Report{Kind: kvplane.Negative})
+	reports := append(ready(), kvplane.Report{Kind: kvplane.Failed})
 	clears, failed = host.clean(reports)
 	want := bytes.Repeat([]byte{1}, 4096)
 	clear(want[100:150])

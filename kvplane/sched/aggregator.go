@@ -26,7 +26,7 @@ type Aggregator struct {
 
 // awaited is one transfer of the engine.
 type awaited struct {
-	Aggregate
+	RankBarrier
 	id       kvplane.TransferID
 	phase    phase
 	groups   []kvplane.BlockList // as they were ordered
@@ -40,7 +40,7 @@ type phase uint8
 
 const (
 	phaseQueued   phase = iota // D: to have blocks for it; nothing is reserved
-	phaseLapsed                // D: nothing any more, but ranks may still say that it has lapsed
+	phaseExpired               // D: nothing any more, but ranks may still say that it has expired
 	phaseExpected              // D
 	phaseOffered               // P
 )
@@ -72,7 +72,7 @@ type Outcome struct {
 	// Failed: some rank has failed, or the deadline is over. Abandon the transfer on every rank. D's blocks stay
 	// pinned until it is Closed, P's until it is Freed; what was only queued has none, and this is its end.
 	Failed     []Ended
-	Closed     []Ended // D: failed, and every rank is safe: the blocks may be used again
+	Closed     []Ended // D: failed, and every rank is reusable: the blocks may be used again
 	Freed      []Ended // P: every rank has sent: the blocks may be freed
 	Handshakes int     // how many the ranks have pending, summed
 	Pending    []kvplane.TransferID
@@ -144,9 +144,9 @@ func (a *Aggregator) Order(now time.Duration, o *Orders) {
 	}
 	for i := range o.Abandon {
 		switch t := a.transfers[o.Abandon[i].ID]; {
-		case t == nil || t.phase == phaseLapsed:
+		case t == nil || t.phase == phaseExpired:
 		case t.phase == phaseQueued:
-			a.lapse(t, now)
+			a.expireQueued(t, now)
 		default:
 			t.deadline = 0
 			if t.Fail() == Failed {
@@ -156,9 +156,9 @@ func (a *Aggregator) Order(now time.Duration, o *Orders) {
 	}
 }
 
-// lapse ends a queued transfer: ranks may say that it has lapsed, but need not.
-func (a *Aggregator) lapse(t *awaited, now time.Duration) {
-	t.phase, t.deadline = phaseLapsed, now+a.times.Wait
+// expireQueued ends a queued transfer: ranks may say that it has expired, but need not.
+func (a *Aggregator) expireQueued(t *awaited, now time.Duration) {
+	t.phase, t.deadline = phaseExpired, now+a.times.Wait
 	a.timers.Set(t)
 }
 
@@ -172,7 +172,7 @@ func (a *Aggregator) open(t *awaited) {
 		a.ignored.Orders++
 		return
 	}
-	t.Aggregate = *NewAggregate(a.ranks)
+	t.RankBarrier = *NewRankBarrier(a.ranks)
 	t.ended.ID = t.id
 	a.transfers[t.id] = t
 	a.timers.Set(t)
@@ -193,13 +193,13 @@ func (a *Aggregator) Step(now time.Duration, reports []RankReport, out *Outcome)
 			a.late(now, t, out)
 		}
 	}
-	a.unite(out)
+	a.mergePending(out)
 }
 
 // late ends the wait for a transfer whose deadline is over.
 func (a *Aggregator) late(now time.Duration, t *awaited, out *Outcome) {
 	t.deadline = 0
-	if t.phase == phaseLapsed {
+	if t.phase == phaseExpired {
 		a.forget(t)
 		return
 	}
@@ -209,7 +209,7 @@ func (a *Aggregator) late(now time.Duration, t *awaited, out *Outcome) {
 	t.failing, t.ended.Reason = now, kvplane.Deadline
 	switch t.phase {
 	case phaseQueued:
-		a.lapse(t, now)
+		a.expireQueued(t, now)
 	case phaseExpected:
 		t.ended.fail(t.groups)
 	}
@@ -256,7 +256,7 @@ func eventOf(kind kvplane.ReportKind) string {
 	switch kind {
 	case kvplane.Ready:
 		return control.Ready
-	case kvplane.Negative:
+	case kvplane.Failed:
 		return control.Failed
 	case kvplane.Sent:
 		return control.Sent
@@ -274,12 +274,12 @@ func (a *Aggregator) report(now time.Duration, rank metadata.Rank, r *kvplane.Re
 	case t == nil:
 		a.ignored.Unknown++
 		return
-	case r.Order != t.phase.order(): // as of a queued transfer that lapsed while it was being expected
+	case r.Order != t.phase.order(): // as of a queued transfer that expired while it was being expected
 		a.ignored.Stale++
 		return
-	case t.phase == phaseLapsed && (r.Kind == kvplane.Negative || r.Kind == kvplane.Safe):
+	case t.phase == phaseExpired && (r.Kind == kvplane.Failed || r.Kind == kvplane.Reusable):
 		return
-	case t.phase == phaseLapsed, t.phase == phaseQueued && r.Kind != kvplane.Negative, (t.phase == phaseOffered) != (r.Kind == kvplane.Sent):
+	case t.phase == phaseExpired, t.phase == phaseQueued && r.Kind != kvplane.Failed, (t.phase == phaseOffered) != (r.Kind == kvplane.Sent):
 		a.ignored.Misfit++
 		return
 	}
@@ -302,7 +302,7 @@ func (a *Aggregator) report(now time.Duration, rank metadata.Rank, r *kvplane.Re
 	}
 	switch {
 	case t.phase == phaseQueued:
-		a.lapse(t, now)
+		a.expireQueued(t, now)
 	case t.over:
 		a.forget(t)
 	}
@@ -310,7 +310,7 @@ func (a *Aggregator) report(now time.Duration, rank metadata.Rank, r *kvplane.Re
 
 // add gathers what a report that counts has in it.
 func (e *Ended) add(r *kvplane.Report) {
-	if e.Reason == 0 && r.Reason != 0 && (r.Kind == kvplane.Negative || r.Kind == kvplane.Sent) {
+	if e.Reason == 0 && r.Reason != 0 && (r.Kind == kvplane.Failed || r.Kind == kvplane.Sent) {
 		e.Rank, e.Reason, e.Detail = r.Rank, r.Reason, r.Detail
 	}
 	switch r.Kind {
@@ -318,7 +318,7 @@ func (e *Ended) add(r *kvplane.Report) {
 		if r.Tokens > 0 && (e.Tokens == 0 || r.Tokens < e.Tokens) {
 			e.Tokens = r.Tokens
 		}
-	case kvplane.Negative:
+	case kvplane.Failed:
 		e.fail(r.Groups)
 	case kvplane.Sent:
 		e.Bytes += r.Bytes
@@ -348,8 +348,8 @@ func (t *awaited) end() Ended {
 	return e
 }
 
-// unite brings the pending handshakes of all ranks together, as each was heard last.
-func (a *Aggregator) unite(out *Outcome) {
+// mergePending brings the pending handshakes of all ranks together, as each was heard last.
+func (a *Aggregator) mergePending(out *Outcome) {
 	out.Handshakes, out.Pending = 0, out.Pending[:0]
 	for i := range a.heard {
 		out.Handshakes += a.heard[i].handshakes

@@ -47,11 +47,11 @@ func TestAggregatorScript(t *testing.T) {
 		{name: "all ready, over stages and ranks",
 			script: "expect 1|0.0:1 ready 1, 0.1:1 ready 1|1.0:1 ready 1|1.1:1 ready 1",
 			want:   "-|-|-|released 1 4/4"},
-		{name: "any negative, closed when all are safe",
-			script: "expect 1|0.1:1 negative 1|0.0:1 ready 1, 1.0:1 ready 1|0.1:2 safe 1, 1.1:1 negative 1|1.1:2 safe 1",
+		{name: "any failed, closed when all are reusable",
+			script: "expect 1|0.1:1 failed 1|0.0:1 ready 1, 1.0:1 ready 1|0.1:2 reusable 1, 1.1:1 failed 1|1.1:2 reusable 1",
 			want:   "-|failed 1 0/4 short [[1]]|-|-|closed 1 4/4 short [[1 3]]"},
-		{name: "negative and safe at once",
-			script: "expect 1|0.0:1 negative 1 safe 1, 0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 ready 1",
+		{name: "failed and reusable at once",
+			script: "expect 1|0.0:1 failed 1 reusable 1, 0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 ready 1",
 			want:   "-|failed 1 0/4 short [[0]] closed 1 4/4 short [[0]]"},
 		{name: "all sent",
 			script: "offer 1|0.0:1 sent 1, 1.1:1 sent 1|0.1:1 sent 1, 1.0:1 sent 1",
@@ -72,13 +72,13 @@ func TestAggregatorScript(t *testing.T) {
 			script: "expect 1|offer 2|0.0:1 ready 1 sent 2, 0.1:1 sent 2|0.1:2 ready 1, 1.0:1 ready 1 sent 2|1.1:1 sent 2|1.1:2 ready 1",
 			want:   "-|-|-|-|freed 2 4/4|released 1 4/4"},
 		{name: "the deadline ends it", // 20 + 5 + 5 ms
-			script: "expect 1|0.0:1 ready 1|29|30|31|0.1:1 negative 1 safe 1, 1.0:1 ready 1|1.1:1 ready 1",
+			script: "expect 1|0.0:1 ready 1|29|30|31|0.1:1 failed 1 reusable 1, 1.0:1 ready 1|1.1:1 ready 1",
 			want:   "-|-|-|failed 1 1/4 deadline [[7 8]]|-|-|closed 1 4/4 deadline [[1 7 8]]"},
 		{name: "the deadline ends P's wait, all sent frees", // 20 leases
 			script: "offer 1|0.0:1 sent 1|199|200|0.1:1 sent 1, 1.0:1 sent 1|1.1:1 sent 1",
 			want:   "-|-|-|failed 1 1/4 deadline []|-|freed 1 4/4 deadline"},
 		{name: "what the scheduler gave up is not told again",
-			script: "expect 1|abandon 1|0.0:1 negative 1 safe 1|500|0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 negative 1|1.1:2 safe 1",
+			script: "expect 1|abandon 1|0.0:1 failed 1 reusable 1|500|0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 failed 1|1.1:2 reusable 1",
 			want:   "-|-|-|-|-|closed 1 4/4 stopped [[0 3]]"},
 		{name: "given up on P",
 			script: "offer 1|abandon 1|0.0:1 sent 1, 0.1:1 sent 1, 1.0:1 sent 1, 1.1:1 sent 1",
@@ -87,22 +87,22 @@ func TestAggregatorScript(t *testing.T) {
 			script: "queue 1|expect 1|0.0:1 ready 1, 0.1:1 ready 1, 1.0:1 ready 1|1.1:1 ready 1",
 			want:   "-|-|-|released 1 4/4"},
 		{name: "queued and not kept by P: that is its end",
-			script: "queue 1|0.1:1 q-negative 1 q-safe 1|1.1:1 q-negative 1|abandon 1|1.1:2 q-safe 1|500|0.0:1 q-negative 1",
+			script: "queue 1|0.1:1 q-failed 1 q-reusable 1|1.1:1 q-failed 1|abandon 1|1.1:2 q-reusable 1|500|0.0:1 q-failed 1",
 			want:   "-|failed 1 0/4 short [[1]]|-|-|-|-|-", ignored: Ignored{Unknown: 1}},
 		{name: "an expectation crosses the end of what was queued: what is said of the old order is no answer to the new one",
-			script: "queue 1|expect 1|0.0:1 q-negative 1 q-safe 1|0.0:2 negative 1 safe 1, 0.1:1 ready 1, 1.0:1 ready 1|1.1:1 negative 1 safe 1",
+			script: "queue 1|expect 1|0.0:1 q-failed 1 q-reusable 1|0.0:2 failed 1 reusable 1, 0.1:1 ready 1, 1.0:1 ready 1|1.1:1 failed 1 reusable 1",
 			want:   "-|-|-|failed 1 0/4 short [[0]]|closed 1 4/4 short [[0 3]]", ignored: Ignored{Stale: 2}},
 		{name: "a rank that has forgotten that the queued transfer lapsed registers the blocks: they are not free",
-			script: "queue 1|expect 1|0.0:1 q-negative 1 q-safe 1, 0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 ready 1|0.0:2 negative 1|0.0:3 safe 1",
+			script: "queue 1|expect 1|0.0:1 q-failed 1 q-reusable 1, 0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 ready 1|0.0:2 failed 1|0.0:3 reusable 1",
 			want:   "-|-|-|failed 1 3/4 short [[0]]|closed 1 4/4 short [[0]]", ignored: Ignored{Stale: 2}},
 		{name: "queued and given up",
-			script: "queue 1|abandon 1|0.0:1 q-negative 1 q-safe 1|500",
+			script: "queue 1|abandon 1|0.0:1 q-failed 1 q-reusable 1|500",
 			want:   "-|-|-|-"},
 		{name: "queued for too long, unless it is said again", // 50 + 5 ms
 			script: "queue 1|54|queue 1|108|109|200",
 			want:   "-|-|-|-|failed 1 0/4 deadline []|-"},
 		{name: "queued ones are not ready",
-			script: "queue 1|0.0:1 ready 1 sent 1 safe 1 q-safe 1",
+			script: "queue 1|0.0:1 ready 1 sent 1 reusable 1 q-reusable 1",
 			want:   "-|-", ignored: Ignored{Stale: 3, Misfit: 1}},
 		{name: "an id serves once at a time",
 			script: "expect 1|offer 1|0.0:1 ready 1, 0.1:1 ready 1, 1.0:1 ready 1, 1.1:1 ready 1",
@@ -148,7 +148,7 @@ func TestAggregatorScript(t *testing.T) {
 	}
 }
 
-// parseSays reads "p.t:seq kind id kind id …"; a negative names the rank's own block 2p+t. A kind that begins with "q-"
+// parseSays reads "p.t:seq kind id kind id …"; a failed names the rank's own block 2p+t. A kind that begins with "q-"
 // answers what was queued.
 func parseSays(t *testing.T, f []string) RankReport {
 	t.Helper()
@@ -166,7 +166,7 @@ func parseSays(t *testing.T, f []string) RankReport {
 		if r.Order = answers(r.Kind); queued {
 			r.Order = kvplane.QueueOrder
 		}
-		if r.Kind == kvplane.Negative {
+		if r.Kind == kvplane.Failed {
 			r.Reason, r.Groups = kvplane.Short, []kvplane.BlockList{{Blocks: []int32{int32(2*rank.PP + rank.TP)}}}
 		}
 		reports = append(reports, r)

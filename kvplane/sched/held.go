@@ -27,7 +27,7 @@ func (a *Aggregator) Held(now time.Duration) map[metadata.Rank]Held {
 			blocks += len(g.Blocks)
 		}
 		for i, rank := range t.ranks {
-			if s := t.states[i]; s != rankOpen && s != rankNegative {
+			if s := t.states[i]; s != rankOpen && s != rankFailed {
 				continue
 			}
 			h := out[rank]

@@ -31,12 +31,12 @@ func TestAggregatorHeld(t *testing.T) {
 	}
 	want(time.Second, map[metadata.Rank]Held{})
 	r0, r1 := metadata.Rank{}, metadata.Rank{TP: 1}
-	a.Step(time.Second, []RankReport{says(r0, 1, kvplane.Report{ID: ids[0], Kind: kvplane.Negative, Reason: kvplane.Short})}, &out)
+	a.Step(time.Second, []RankReport{says(r0, 1, kvplane.Report{ID: ids[0], Kind: kvplane.Failed, Reason: kvplane.Short})}, &out)
 	a.Order(2*time.Second, &Orders{Abandon: []Abandonment{{ID: ids[2]}, {ID: ids[3]}}})
 	want(3*time.Second, map[metadata.Rank]Held{
 		r0: {Transfers: 2, Blocks: 3, Seconds: 2, Reason: "short"}, r1: {Transfers: 2, Blocks: 3, Seconds: 2, Reason: "short"},
 	})
-	a.Step(3*time.Second, []RankReport{says(r0, 2, kvplane.Report{ID: ids[0], Kind: kvplane.Safe}, kvplane.Report{ID: ids[2], Kind: kvplane.Sent})}, &out)
+	a.Step(3*time.Second, []RankReport{says(r0, 2, kvplane.Report{ID: ids[0], Kind: kvplane.Reusable}, kvplane.Report{ID: ids[2], Kind: kvplane.Sent})}, &out)
 	want(4*time.Second, map[metadata.Rank]Held{r1: {Transfers: 2, Blocks: 3, Seconds: 3, Reason: "short"}})
 	a.Step(5*time.Second, nil, &out) // the deadline of the second one, of which nobody has said anything
 	want(5*time.Second, map[metadata.Rank]Held{
@@ -44,7 +44,7 @@ func TestAggregatorHeld(t *testing.T) {
 	})
 	a.Step(6*time.Second, []RankReport{
 		says(r1, 1, kvplane.Report{ID: ids[0], Kind: kvplane.Ready}, kvplane.Report{ID: ids[1], Kind: kvplane.Ready}, kvplane.Report{ID: ids[2], Kind: kvplane.Sent}),
-		says(r0, 3, kvplane.Report{ID: ids[1], Kind: kvplane.Negative}, kvplane.Report{ID: ids[1], Kind: kvplane.Safe}),
+		says(r0, 3, kvplane.Report{ID: ids[1], Kind: kvplane.Failed}, kvplane.Report{ID: ids[1], Kind: kvplane.Reusable}),
 	}, &out)
 	want(7*time.Second, map[metadata.Rank]Held{})
 }

@@ -29,7 +29,7 @@ type oracle struct {
 
 // outcomes returns what is new since the last call, for a transfer of n ranks.
 func (o *oracle) outcomes(n int) []string {
-	ready, negative, safe, sent := o.ranks(kvplane.Ready), o.ranks(kvplane.Negative), len(o.said[kvplane.Safe]), o.ranks(kvplane.Sent)
+	ready, negative, safe, sent := o.ranks(kvplane.Ready), o.ranks(kvplane.Failed), len(o.said[kvplane.Reusable]), o.ranks(kvplane.Sent)
 	var out []string
 	tell := func(what string, is bool) {
 		if is && !o.told[what] {
@@ -64,8 +64,8 @@ func (o *oracle) note(r kvplane.Report) {
 	}
 	first, spoke := o.first[r.Rank]
 	switch {
-	case r.Kind == kvplane.Safe:
-		if first != kvplane.Negative {
+	case r.Kind == kvplane.Reusable:
+		if first != kvplane.Failed {
 			return
 		}
 	case spoke:
@@ -74,7 +74,7 @@ func (o *oracle) note(r kvplane.Report) {
 		o.first[r.Rank] = r.Kind
 	}
 	o.said[r.Kind][r.Rank] = true
-	if r.Kind == kvplane.Negative {
+	if r.Kind == kvplane.Failed {
 		for _, b := range r.Groups[0].Blocks {
 			o.blocks[b] = true
 		}
@@ -82,7 +82,7 @@ func (o *oracle) note(r kvplane.Report) {
 	o.bytes[r.Rank] += r.Bytes
 }
 
-// TestAggregatorEqualsOracle gives reports of many interleaved transfers, doubled, of strangers, of other engines and
+// TestAggregatorEqualsOracle gives reports of many interleaved transfers, doubled, of unknown ranks, of other engines and
 // in any order among the ranks, to the aggregator and to an oracle of sets.
 func TestAggregatorEqualsOracle(t *testing.T) {
 	reached := map[string]int{}
@@ -98,7 +98,7 @@ func TestAggregatorEqualsOracle(t *testing.T) {
 		for i := range 1 + r.IntN(8) {
 			id := kvplane.TransferID{byte(i + 1)}
 			o := &oracle{producer: r.IntN(3) == 0, told: map[string]bool{}, first: map[metadata.Rank]kvplane.ReportKind{}, blocks: map[int32]bool{}, bytes: map[metadata.Rank]uint64{},
-				said: map[kvplane.ReportKind]map[metadata.Rank]bool{kvplane.Ready: {}, kvplane.Negative: {}, kvplane.Safe: {}, kvplane.Sent: {}}}
+				said: map[kvplane.ReportKind]map[metadata.Rank]bool{kvplane.Ready: {}, kvplane.Failed: {}, kvplane.Reusable: {}, kvplane.Sent: {}}}
 			oracles[id] = o
 			if o.producer {
 				orders = append(orders, Orders{Offer: []kvplane.Offer{{ID: id}}})
@@ -115,16 +115,16 @@ func TestAggregatorEqualsOracle(t *testing.T) {
 				case well || r.IntN(2) == 0:
 					says = []kvplane.Report{{Kind: kvplane.Ready}}
 				default:
-					says = []kvplane.Report{{Kind: kvplane.Negative, Reason: kvplane.Short, Groups: groups}, {Kind: kvplane.Safe, Reason: kvplane.Short}}
+					says = []kvplane.Report{{Kind: kvplane.Failed, Reason: kvplane.Short, Groups: groups}, {Kind: kvplane.Reusable, Reason: kvplane.Short}}
 				}
 				if r.IntN(10) == 0 { // says something once more, or what does not fit
-					says = append(says, []kvplane.Report{says[0], {Kind: kvplane.Safe}, {Kind: kvplane.Sent}, {Kind: kvplane.Ready}, {Kind: kvplane.Negative, Groups: groups}}[r.IntN(5)])
+					says = append(says, []kvplane.Report{says[0], {Kind: kvplane.Reusable}, {Kind: kvplane.Sent}, {Kind: kvplane.Ready}, {Kind: kvplane.Failed, Groups: groups}}[r.IntN(5)])
 				}
 				if r.IntN(12) == 0 { // never says the end
 					says = says[:len(says)-1]
 				}
 				if r.IntN(8) == 0 { // what it said while the transfer was queued comes late
-					says = slices.Insert(says, 0, kvplane.Report{Kind: kvplane.Negative, Order: kvplane.QueueOrder, Groups: groups}, kvplane.Report{Kind: kvplane.Safe, Order: kvplane.QueueOrder})
+					says = slices.Insert(says, 0, kvplane.Report{Kind: kvplane.Failed, Order: kvplane.QueueOrder, Groups: groups}, kvplane.Report{Kind: kvplane.Reusable, Order: kvplane.QueueOrder})
 				}
 				for _, x := range says {
 					if x.ID, x.Rank = id, rank; x.Order == 0 {
@@ -187,7 +187,7 @@ func TestAggregatorEqualsOracle(t *testing.T) {
 			if r.IntN(3) == 0 {
 				x := RankReport{Engine: testEngine, Rank: metadata.Rank{DP: 1}, Seq: 1}
 				for id := range oracles {
-					x.Reports = append(x.Reports, kvplane.Report{ID: id, Rank: x.Rank, Kind: kvplane.Ready}, kvplane.Report{ID: id, Rank: ranks[0], Kind: kvplane.Negative})
+					x.Reports = append(x.Reports, kvplane.Report{ID: id, Rank: x.Rank, Kind: kvplane.Ready}, kvplane.Report{ID: id, Rank: ranks[0], Kind: kvplane.Failed})
 				}
 				reports = append(reports, x)
 			}

@@ -91,7 +91,7 @@ func TestFormsAreStable(t *testing.T) {
 			"c41000000000000000000000000000000000" + "c41000000000000000000000000000000000" + "cf00000006fc23ac00" +
 			"90" + "91" + "92" + "c41002000000000000000000000000000000" + "a46c656674"},
 		"report": {RankReport{Engine: peer, Rank: metadata.Rank{PP: 1, TP: 2}, Seq: 3, Handshakes: 1, Pending: []kvplane.TransferID{{4}},
-			Reports: []kvplane.Report{{ID: kvplane.TransferID{1}, Rank: metadata.Rank{PP: 1, TP: 2}, Kind: kvplane.Negative, Order: kvplane.ExpectOrder, Reason: kvplane.LeaseOver, Blocks: 2, K: 1, N: 2}},
+			Reports: []kvplane.Report{{ID: kvplane.TransferID{1}, Rank: metadata.Rank{PP: 1, TP: 2}, Kind: kvplane.Failed, Order: kvplane.ExpectOrder, Reason: kvplane.LeaseOver, Blocks: 2, K: 1, N: 2}},
 		}.Marshal(), "98" + "03" + "a170" + "07" + "93000102" + "03" +
 			"91" + "9d" + "c41001000000000000000000000000000000" + "93000102" + "02" + "02" + "05" + "a0" + "90" + "00" + "02" + "00" + "01" + "02" + "90" +
 			"01" + "91" + "c41004000000000000000000000000000000"},

@@ -46,7 +46,7 @@ func (c *Consumer) Unsafe(id kvplane.TransferID) (last Effect, from metadata.Inc
 	if r == nil {
 		return Effect{}, metadata.Incarnation{}, false
 	}
-	return Effect{Do: DoReport, Report: kvplane.Safe, ID: id, Reason: r.reason, Detail: r.detail, Expect: r.expect}, r.inc, true
+	return Effect{Do: DoReport, Report: kvplane.Reusable, ID: id, Reason: r.reason, Detail: r.detail, Expect: r.expect}, r.inc, true
 }
 
 // FloorOf is the lowest number of a session that is not settled, 0 if there is no session.

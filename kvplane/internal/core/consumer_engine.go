@@ -36,15 +36,15 @@ func (c *Consumer) expect(e Event) {
 	case r.State == incomingReusable && !r.retired && r.expect == nil:
 		// Given up before it was expected: no write request was sent.
 		r.retired, r.expect, r.inc = true, e.Expect, e.Inc
-		c.report(r, kvplane.Negative)
-		c.report(r, kvplane.Safe)
+		c.report(r, kvplane.Failed)
+		c.report(r, kvplane.Reusable)
 		r.unpaired = len(r.Producers) == 0 // P may keep blocks for it
 		return
 	case r.State == incomingReady || r.State == incomingReusable: // the id has served; no write request is sent for these blocks
 		c.drop(e, DropRepeat)
 		again := &IncomingTransfer{ID: e.ID, expect: e.Expect, reason: kvplane.Spent}
-		c.report(again, kvplane.Negative)
-		c.report(again, kvplane.Safe)
+		c.report(again, kvplane.Failed)
+		c.report(again, kvplane.Reusable)
 		return
 	case r.State != incomingQueued:
 		c.drop(e, DropRepeat)
@@ -142,8 +142,8 @@ func (c *Consumer) unpaired(e Event) {
 // expireQueued ends the waiting of a queued transfer that P does not keep. An expectation that comes later ends the same way.
 func (c *Consumer) expireQueued(r *IncomingTransfer, why kvplane.Reason, detail string) {
 	c.keepTombstone(r, why, detail)
-	c.report(r, kvplane.Negative)
-	c.report(r, kvplane.Safe)
+	c.report(r, kvplane.Failed)
+	c.report(r, kvplane.Reusable)
 }
 
 // keepTombstone remembers a transfer that was given up before a write request was sent.

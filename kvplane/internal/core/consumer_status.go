@@ -141,7 +141,7 @@ func (c *Consumer) Check(r *IncomingTransfer) {
 			}
 		}
 		r.State, r.retired = incomingReusable, true // fenced producers may still owe their word
-		c.report(r, kvplane.Safe)
+		c.report(r, kvplane.Reusable)
 		if r.unpaired { // whoever holds blocks for it is told as soon as it is known
 			r.wake = c.Now + c.Times.Wait
 			c.timers.Set(r)
@@ -163,10 +163,10 @@ func (c *Consumer) report(r *IncomingTransfer, k kvplane.ReportKind) {
 	c.emit(Effect{Do: DoReport, Report: k, ID: r.ID, Reason: r.reason, Detail: r.detail, Tokens: r.tokens, K: done, N: of, Expect: r.expect})
 }
 
-// stop fails a transfer: Negative is reported at once, Safe when nothing can land any more.
+// stop fails a transfer: Failed is reported at once, Reusable when nothing can land any more.
 func (c *Consumer) stop(r *IncomingTransfer, why kvplane.Reason, detail string) {
 	r.State, r.reason, r.detail, r.wake = IncomingFailed, why, detail, 0
-	c.report(r, kvplane.Negative)
+	c.report(r, kvplane.Failed)
 	for _, l := range r.Producers {
 		switch l.Phase {
 		case producerSent, producerAcked:

@@ -20,25 +20,25 @@ func TestGoodbyeEndsAWriteThatWasHeardOf(t *testing.T) {
 		"under way": writing + `
 			bye peer=1
 			> send-ack peer=1 seq=1
-			> report negative tid=1 because=closing 0/1` + drained + `
-			> report safe tid=1 because=closing 0/1
+			> report failed tid=1 because=closing 0/1` + drained + `
+			> report reusable tid=1 because=closing 0/1
 			= peer 1 low-water 2`,
 		"under way, and done after all": writing + `
 			bye peer=1
 			> send-ack peer=1 seq=1
-			> report negative tid=1 because=closing 0/1
+			> report failed tid=1 because=closing 0/1
 			status peer=1 seq=1 state=done
 			> drop floor peer=1 seq=1
 			> send-ack peer=1 seq=1` + drained + `
-			> report safe tid=1 because=closing 0/1`,
+			> report reusable tid=1 because=closing 0/1`,
 		"given up before": writing + `
 			abandon tid=1
-			> report negative tid=1 because=stopped 0/1
+			> report failed tid=1 because=stopped 0/1
 			> send-cancel peer=1 seq=1 tid=1 because=stopped
 			bye peer=1
 			> send-ack peer=1 seq=1
 			down peer=1` + drained + `
-			> report safe tid=1 because=stopped 0/1
+			> report reusable tid=1 because=stopped 0/1
 			= peer 1 low-water 2`,
 	} {
 		t.Run(name, func(t *testing.T) { play(t, "consumer", script) })

@@ -63,7 +63,7 @@ func TestFault54ProducerDiesOrItsWriteFails(t *testing.T) {
 			status peer=1 seq=1 state=writing
 			status peer=1 seq=1 state=failed reason=write_failed at=100ms
 			> send-ack peer=1 seq=1
-			> report negative tid=1 because=write_failed 0/2
+			> report failed tid=1 because=write_failed 0/2
 			> send-cancel peer=2 seq=1 tid=1 because=write_failed
 			status peer=2 seq=1 state=not_begun reason=cancelled
 			> send-ack peer=2 seq=1
@@ -72,7 +72,7 @@ func TestFault54ProducerDiesOrItsWriteFails(t *testing.T) {
 			tick at=1101ms
 			> flush peer=1 seq=1 tid=1
 			flushed peer=1 seq=1 tid=1
-			> report safe tid=1 because=write_failed 0/2
+			> report reusable tid=1 because=write_failed 0/2
 			= peer 1 low-water 2, peer 2 low-water 2`)
 		play(t, "producer", `
 			write-request peer=1 seq=1 tid=1 low=1
@@ -99,7 +99,7 @@ func TestFault54ProducerDiesOrItsWriteFails(t *testing.T) {
 			down peer=1 at=2s
 			> pair peer=1
 			tick at=3001ms
-			> report negative tid=1 because=peer_gone 0/1
+			> report failed tid=1 because=peer_gone 0/1
 			> fence peer=1
 			# Silence for an hour is no proof; where the transport cannot fence, the blocks stay.
 			tick at=1h
@@ -108,7 +108,7 @@ func TestFault54ProducerDiesOrItsWriteFails(t *testing.T) {
 			tick at=3602s
 			> flush peer=1 seq=1 tid=1
 			flushed peer=1 seq=1 tid=1
-			> report safe tid=1 because=peer_gone 0/1
+			> report reusable tid=1 because=peer_gone 0/1
 			= nothing`)
 	})
 	t.Run("falls silent", func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestFault54ProducerDiesOrItsWriteFails(t *testing.T) {
 			tick at=13002ms
 			> send-heartbeat peer=1 1:1
 			tick at=14002ms
-			> report negative tid=1 because=peer_gone 0/1
+			> report failed tid=1 because=peer_gone 0/1
 			> send-cancel peer=1 seq=1 tid=1 because=peer_gone
 			> send-heartbeat peer=1 1:0
 			tick at=15002ms
@@ -177,12 +177,12 @@ func TestFault55LeaseExpiresWhileQueued(t *testing.T) {
 			> send-heartbeat peer=1 0:1
 			> send-heartbeat peer=2 0:1
 			heartbeat-ack peer=1 lines=0:1:not_begun:lease_over
-			> report negative tid=1 because=lease_over 0/0
-			> report safe tid=1 because=lease_over 0/0
+			> report failed tid=1 because=lease_over 0/0
+			> report reusable tid=1 because=lease_over 0/0
 			# An expectation that crosses the news registers nothing.
 			expect tid=1
-			> report negative tid=1 because=lease_over 0/0
-			> report safe tid=1 because=lease_over 0/0`)
+			> report failed tid=1 because=lease_over 0/0
+			> report reusable tid=1 because=lease_over 0/0`)
 	})
 	t.Run("it expires while the registration pairs", func(t *testing.T) {
 		play(t, "producer", `
@@ -291,24 +291,24 @@ func TestFault57OneRankNeverCompletes(t *testing.T) {
 		> send-heartbeat peer=2 1:1
 		heartbeat-ack peer=2 lines=1:1:writing
 		tick at=11001ms
-		> report negative tid=1 because=deadline 1/2
+		> report failed tid=1 because=deadline 1/2
 		> send-cancel peer=2 seq=1 tid=1 because=deadline
 		# It completes after all: too late for decode, and the blocks are free.
 		status peer=2 seq=1 state=done
 		> send-ack peer=2 seq=1
-		> report safe tid=1 because=deadline 2/2
+		> report reusable tid=1 because=deadline 2/2
 		= peer 1 low-water 2, peer 2 low-water 2`)
 	// The engine: one rank is ready, the other is not; decode is never released, and all ranks are told.
 	ranks := []metadata.Rank{{TP: 0}, {TP: 1}}
-	a := sched.NewAggregate(ranks)
-	for i, want := range []sched.Verdict{sched.Nothing, sched.Failed, sched.Closed} {
-		r := kvplane.Report{ID: kvplane.TransferID{1}, Rank: ranks[min(i, 1)], Kind: []kvplane.ReportKind{kvplane.Ready, kvplane.Negative, kvplane.Safe}[i]}
+	a := sched.NewRankBarrier(ranks)
+	for i, want := range []sched.EngineOutcome{sched.Nothing, sched.Failed, sched.Closed} {
+		r := kvplane.Report{ID: kvplane.TransferID{1}, Rank: ranks[min(i, 1)], Kind: []kvplane.ReportKind{kvplane.Ready, kvplane.Failed, kvplane.Reusable}[i]}
 		if got := a.Step(r); got != want {
 			t.Errorf("%s of rank %s: verdict %s; want %s", r.Kind, r.Rank, got, want)
 		}
 	}
 	play(t, "consumer", whole+`
 		abandon tid=1
-		> report negative tid=1 because=stopped 1/2
+		> report failed tid=1 because=stopped 1/2
 		> send-cancel peer=2 seq=1 tid=1 because=stopped`)
 }

@@ -25,10 +25,10 @@ func TestSessionMadeBetweenConnections(t *testing.T) {
 			= tid 1 receiving [1 lost] [2 sent], peer 1 low-water 1, peer 2 low-water 1
 			status peer=2 seq=1 state=not_begun reason=dead
 			> send-ack peer=2 seq=1
-			> report negative tid=1 because=dead 0/2
+			> report failed tid=1 because=dead 0/2
 			> pair peer=1
 			# Nothing has ever left for peer 1.
-			> report safe tid=1 because=dead 0/2
+			> report reusable tid=1 because=dead 0/2
 			up peer=1
 			> send-cancel peer=1 seq=1 tid=1 because=dead`)
 	})

@@ -77,8 +77,8 @@ func TestQueuedLegOutlivesItsConnection(t *testing.T) {
 			tick at=30s
 			= tid 1 queued, peer 1 low-water 1
 			tick at=31001ms
-			> report negative tid=1 because=peer_gone 0/0
-			> report safe tid=1 because=peer_gone 0/0
+			> report failed tid=1 because=peer_gone 0/0
+			> report reusable tid=1 because=peer_gone 0/0
 			= tid 1 reusable, peer 1 low-water 1`,
 		"it comes and goes without a word": lost + `
 			up peer=1 at=10s
@@ -92,8 +92,8 @@ func TestQueuedLegOutlivesItsConnection(t *testing.T) {
 			down peer=1 at=30500ms
 			> pair peer=1
 			tick at=31001ms
-			> report negative tid=1 because=peer_gone 0/0
-			> report safe tid=1 because=peer_gone 0/0`,
+			> report failed tid=1 because=peer_gone 0/0
+			> report reusable tid=1 because=peer_gone 0/0`,
 		"queued while there is none": `
 			queue tid=1
 			producers tid=1 from=1
@@ -109,8 +109,8 @@ func TestQueuedLegOutlivesItsConnection(t *testing.T) {
 			queue tid=1
 			producers tid=1 from=1
 			heartbeat-ack peer=1 lines=0:1:not_begun:spent
-			> report negative tid=1 because=spent 0/0
-			> report safe tid=1 because=spent 0/0
+			> report failed tid=1 because=spent 0/0
+			> report reusable tid=1 because=spent 0/0
 			down peer=1`,
 	} {
 		t.Run(name, func(t *testing.T) { play(t, "consumer", script) })
@@ -135,8 +135,8 @@ func TestQueuedLegFindsARebuiltRank(t *testing.T) {
 		tick at=50ms
 		> send-heartbeat peer=3 0:1
 		heartbeat-ack peer=3 lines=0:1:not_begun:dead
-		> report negative tid=1 because=dead 0/0
-		> report safe tid=1 because=dead 0/0`)
+		> report failed tid=1 because=dead 0/0
+		> report reusable tid=1 because=dead 0/0`)
 	if s.c.Sessions[2].keeps() {
 		t.Error("rank 2 is still asked to keep what has ended")
 	}

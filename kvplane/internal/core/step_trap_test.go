@@ -85,7 +85,7 @@ func TestTrapRegistrationOfARequestThatNeverFinishes(t *testing.T) {
 			producers tid=1 from=1
 			> send-write-request peer=1 seq=1 tid=1
 			gone inc=far
-			> report negative tid=1 because=superseded 0/1`)
+			> report failed tid=1 because=superseded 0/1`)
 	})
 }
 

@@ -7,16 +7,16 @@ import (
 	"pdrouter/internal/field"
 )
 
-// Patience says how much of the cache a silent peer may keep in quarantine, and for how long. Beyond that the ranks that
+// RebuildPolicy says how much of the cache a silent peer may keep in quarantine, and for how long. Beyond that the ranks that
 // wait for it are rebuilt, and nothing lands through their old agents any more. Nothing is freed on time alone.
-type Patience struct {
+type RebuildPolicy struct {
 	Share float64       `yaml:"share"` // of the blocks, for one peer; default 0.05
 	Grace time.Duration `yaml:"grace"` // how long that much may be in quarantine; default 5 s
 	Age   time.Duration `yaml:"age"`   // how long any block may be; default 60 s
 }
 
 // WithDefaults fills what was left zero.
-func (p Patience) WithDefaults() Patience {
+func (p RebuildPolicy) WithDefaults() RebuildPolicy {
 	if p.Share == 0 {
 		p.Share = 0.05
 	}
@@ -30,7 +30,7 @@ func (p Patience) WithDefaults() Patience {
 }
 
 // Validate reports every mistake at once, each by its key.
-func (p Patience) Validate() error {
+func (p RebuildPolicy) Validate() error {
 	var errs []error
 	if p.Share < 0 || p.Share > 1 {
 		errs = append(errs, field.Errorf("quarantine.share", "is %v; want 0 to 1", p.Share))
@@ -42,19 +42,19 @@ func (p Patience) Validate() error {
 }
 
 // Every is how often to check while there is a quarantine.
-func (p Patience) Every() time.Duration { return max(min(p.Grace, p.Age)/4, 10*time.Millisecond) }
+func (p RebuildPolicy) Every() time.Duration { return max(min(p.Grace, p.Age)/4, 10*time.Millisecond) }
 
-// Kept is what one peer keeps in quarantine that a rebuild would free.
-type Kept struct {
+// HeldBlocks is what one peer keeps in quarantine that a rebuild would free.
+type HeldBlocks struct {
 	Blocks int
 	Since  time.Time // when the first of them failed
 }
 
-// Suspects remembers which peers keep more than their share, and since when. The zero value knows none.
-type Suspects[Peer comparable] struct{ since map[Peer]time.Time }
+// RebuildCandidates remembers which peers keep more than their share, and since when. The zero value knows none.
+type RebuildCandidates[Peer comparable] struct{ since map[Peer]time.Time }
 
 // Due returns the peers that have had their time, of those that keep something now, of a cache of so many blocks.
-func (s *Suspects[Peer]) Due(p Patience, now time.Time, blocks int, kept map[Peer]Kept) []Peer {
+func (s *RebuildCandidates[Peer]) Due(p RebuildPolicy, now time.Time, blocks int, kept map[Peer]HeldBlocks) []Peer {
 	if s.since == nil {
 		s.since = map[Peer]time.Time{}
 	}

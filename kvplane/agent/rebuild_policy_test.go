@@ -9,8 +9,8 @@ import (
 // TestSuspects: a peer is due that keeps more than its share for the grace, without a break, or anything for the age.
 func TestSuspects(t *testing.T) {
 	start := time.Now()
-	p := Patience{}.WithDefaults()
-	var s Suspects[string]
+	p := RebuildPolicy{}.WithDefaults()
+	var s RebuildCandidates[string]
 	for i, c := range []struct {
 		at     time.Duration
 		blocks map[string]int // of 100, all since the start
@@ -28,9 +28,9 @@ func TestSuspects(t *testing.T) {
 		{time.Minute - 1, map[string]int{"last": 1}, nil},
 		{time.Minute, map[string]int{"last": 1, "none": 0}, []string{"last"}},
 	} {
-		kept := map[string]Kept{}
+		kept := map[string]HeldBlocks{}
 		for peer, n := range c.blocks {
-			kept[peer] = Kept{Blocks: n, Since: start}
+			kept[peer] = HeldBlocks{Blocks: n, Since: start}
 		}
 		if got := s.Due(p, start.Add(c.at), 100, kept); !slices.Equal(got, c.want) {
 			t.Errorf("%d: due at %v: %q; want %q", i, c.at, got, c.want)
@@ -39,12 +39,12 @@ func TestSuspects(t *testing.T) {
 }
 
 func TestPatienceIsChecked(t *testing.T) {
-	for _, p := range []Patience{{Share: -0.1}, {Share: 1.1}, {Grace: -1}, {Age: -1}} {
+	for _, p := range []RebuildPolicy{{Share: -0.1}, {Share: 1.1}, {Grace: -1}, {Age: -1}} {
 		if p.Validate() == nil {
 			t.Errorf("%+v is taken", p)
 		}
 	}
-	p := Patience{}.WithDefaults()
+	p := RebuildPolicy{}.WithDefaults()
 	if err := p.Validate(); err != nil || p.Every() != 1250*time.Millisecond {
 		t.Errorf("%v, every %v; want none, every 1.25s", err, p.Every())
 	}

@@ -7,9 +7,9 @@ import (
 	"pdrouter/metadata"
 )
 
-// Aggregate brings the reports of all ranks of one engine about one transfer together, on D and on P alike, for
+// RankBarrier brings the reports of all ranks of one engine about one transfer together, on D and on P alike, for
 // tensor- and pipeline-parallel ranks alike. It is not safe for concurrent use. An Aggregator keeps one per transfer.
-type Aggregate struct {
+type RankBarrier struct {
 	ranks   []metadata.Rank
 	states  []rankState // of each of ranks
 	open    int         // ranks that have not come to their end
@@ -23,24 +23,24 @@ type rankState uint8
 const (
 	rankOpen rankState = iota
 	rankReady
-	rankNegative
+	rankFailed
 	rankDone
 )
 
-// Verdict is what a report means for the whole engine.
-type Verdict uint8
+// EngineOutcome is what a report means for the whole engine.
+type EngineOutcome uint8
 
-// The verdicts.
+// The outcomes.
 const (
-	Nothing  Verdict = iota // keep waiting
-	Released                // D: every rank is ready; decode may start. Once.
-	Failed                  // D: give the transfer up on every rank (Agent.Abandon). Once; the blocks stay pinned.
-	Closed                  // D: after Failed, every rank is safe; the blocks may be used again. Once.
-	Freed                   // P: every rank has sent; the blocks may be freed. Once.
+	Nothing  EngineOutcome = iota // keep waiting
+	Released                      // D: every rank is ready; decode may start. Once.
+	Failed                        // D: give the transfer up on every rank (Agent.Abandon). Once; the blocks stay pinned.
+	Closed                        // D: after Failed, every rank is reusable; the blocks may be used again. Once.
+	Freed                         // P: every rank has sent; the blocks may be freed. Once.
 )
 
 // String names the verdict.
-func (v Verdict) String() string {
+func (v EngineOutcome) String() string {
 	switch v {
 	case Nothing:
 		return "nothing"
@@ -58,18 +58,18 @@ func (v Verdict) String() string {
 
 // NewAggregate waits for the given ranks, which nobody may change. No ranks at all is a mistake: nothing will ever be
 // released.
-func NewAggregate(ranks []metadata.Rank) *Aggregate {
-	return &Aggregate{ranks: ranks, states: make([]rankState, len(ranks)), open: len(ranks)}
+func NewRankBarrier(ranks []metadata.Rank) *RankBarrier {
+	return &RankBarrier{ranks: ranks, states: make([]rankState, len(ranks)), open: len(ranks)}
 }
 
-// Step takes one report. Strangers, repeats and whatever does not fit are ignored and counted.
-func (a *Aggregate) Step(r kvplane.Report) Verdict {
+// Step takes one report. unknown ranks, repeats and whatever does not fit are ignored and counted.
+func (a *RankBarrier) Step(r kvplane.Report) EngineOutcome {
 	v, _ := a.step(r.Rank, r.Kind)
 	return v
 }
 
 // step also says whether the report had an effect.
-func (a *Aggregate) step(rank metadata.Rank, k kvplane.ReportKind) (v Verdict, took bool) {
+func (a *RankBarrier) step(rank metadata.Rank, k kvplane.ReportKind) (v EngineOutcome, took bool) {
 	i := slices.Index(a.ranks, rank)
 	if i < 0 || a.over {
 		a.ignored++
@@ -81,10 +81,10 @@ func (a *Aggregate) step(rank metadata.Rank, k kvplane.ReportKind) (v Verdict, t
 		a.states[i] = rankReady
 		a.open--
 		return a.end(k), true
-	case k == kvplane.Negative && state == rankOpen:
-		a.states[i] = rankNegative
+	case k == kvplane.Failed && state == rankOpen:
+		a.states[i] = rankFailed
 		return a.Fail(), true
-	case k == kvplane.Safe && state == rankNegative:
+	case k == kvplane.Reusable && state == rankFailed:
 		a.states[i] = rankDone
 		a.open--
 		return a.end(k), true
@@ -94,7 +94,7 @@ func (a *Aggregate) step(rank metadata.Rank, k kvplane.ReportKind) (v Verdict, t
 }
 
 // end says what it means that one rank came to its end.
-func (a *Aggregate) end(k kvplane.ReportKind) Verdict {
+func (a *RankBarrier) end(k kvplane.ReportKind) EngineOutcome {
 	if a.open > 0 {
 		return Nothing
 	}
@@ -110,7 +110,7 @@ func (a *Aggregate) end(k kvplane.ReportKind) Verdict {
 
 // Fail gives the transfer up for all ranks, as at the engine's own deadline. It returns Failed the first time and
 // Nothing once the transfer has been released or has failed.
-func (a *Aggregate) Fail() Verdict {
+func (a *RankBarrier) Fail() EngineOutcome {
 	if a.failed || a.over {
 		return Nothing
 	}
@@ -119,7 +119,7 @@ func (a *Aggregate) Fail() Verdict {
 }
 
 // Counted returns how many ranks have come to their end, and of how many.
-func (a *Aggregate) Counted() (k, n int) { return len(a.ranks) - a.open, len(a.ranks) }
+func (a *RankBarrier) Counted() (k, n int) { return len(a.ranks) - a.open, len(a.ranks) }
 
 // Ignored returns how many reports had no effect.
-func (a *Aggregate) Ignored() int { return a.ignored }
+func (a *RankBarrier) Ignored() int { return a.ignored }

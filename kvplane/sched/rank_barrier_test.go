@@ -21,15 +21,15 @@ func TestAggregate(t *testing.T) {
 		{"all ready", "0:ready 1:ready 2:ready", "nothing nothing released", 0},
 		{"repeats do not count", "0:ready 0:ready 0:ready 1:ready 2:ready", "nothing nothing nothing nothing released", 2},
 		{"strangers do not count", "0:ready 7:ready 8:ready 1:ready", "nothing nothing nothing nothing", 2},
-		{"one negative", "0:ready 1:negative 2:negative 1:safe 2:safe", "nothing failed nothing nothing closed", 0},
-		{"ready after the failure counts as safe", "1:negative 0:ready 1:safe 2:ready", "failed nothing nothing closed", 0},
-		{"safe without negative", "0:safe 1:ready 2:ready", "nothing nothing nothing", 1},
-		{"own deadline", "0:ready fail fail 1:negative 2:negative 2:safe 1:safe", "nothing failed nothing nothing nothing nothing closed", 0},
-		{"nothing after the release", "0:ready 1:ready 2:ready 1:negative fail", "nothing nothing released nothing nothing", 1},
+		{"one failed", "0:ready 1:failed 2:failed 1:reusable 2:reusable", "nothing failed nothing nothing closed", 0},
+		{"ready after the failure counts as reusable", "1:failed 0:ready 1:reusable 2:ready", "failed nothing nothing closed", 0},
+		{"reusable without failed", "0:reusable 1:ready 2:ready", "nothing nothing nothing", 1},
+		{"own deadline", "0:ready fail fail 1:failed 2:failed 2:reusable 1:reusable", "nothing failed nothing nothing nothing nothing closed", 0},
+		{"nothing after the release", "0:ready 1:ready 2:ready 1:failed fail", "nothing nothing released nothing nothing", 1},
 		{"all sent", "2:sent 0:sent 1:sent 1:sent", "nothing nothing freed nothing", 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a := NewAggregate([]metadata.Rank{{TP: 0}, {TP: 1}, {TP: 2}})
+			a := NewRankBarrier([]metadata.Rank{{TP: 0}, {TP: 1}, {TP: 2}})
 			var got []string
 			for _, e := range strings.Fields(tc.events) {
 				if e == "fail" {
