@@ -71,7 +71,7 @@ func (d Debug) CachedTokens(engine, body string) (int, error) {
 	var k fleet.Selection
 	k.Init(s.fleet, s.fleet.Models["tiny"], b.Shape, nil, "")
 	k.FindPrompt(b)
-	defer k.Release()
+	defer k.ForgetPrompt()
 	return k.Cached(s.fleet.Engine(engine)), nil
 }
 

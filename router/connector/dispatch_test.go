@@ -235,7 +235,7 @@ func TestDispatchRandomWalk(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"finish_prefill", "drain", "watch_transfer", "check_decode", "repeat_prefill", "free_prefill", "cancel", "count_leak", "drop", "cut",
+		"finish_prefill", "drain", "watch_transfer", "check_decode", "free_decode", "free_prefill", "cancel", "count_leak", "drop", "cut",
 		"plan_continuation", "ask_continuation", "go_on", "give_up", "append_end", "completed", "client_left", "failed_before", "failed_after",
 	} {
 		if reached[want] == 0 {

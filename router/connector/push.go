@@ -47,7 +47,7 @@ func (push) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 		if e.Decode == dispatch.LegAnswered { // tokens came, so the blocks did
 			return out
 		}
-		return append(out, dispatch.Action{Do: dispatch.DoRepeatPrefill}) // even if it has answered: its write may have been lost
+		return append(out, dispatch.Action{Do: dispatch.DoFreeDecode}) // even if it has answered: its write may have been lost
 	}
 	// Decode holds nothing.
 	switch e.Prefill {

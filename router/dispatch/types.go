@@ -176,7 +176,7 @@ const (
 	DoAskBoth                     // send both legs
 	DoAskPrefill                  // send the prefill leg
 	DoAskDecode                   // send the decode leg
-	DoExpectDecode                // the attempt fails if decode's first event does not come within the transfer's time
+	DoExpectDecode                // prefill has answered, so decode's KV is due: exchange/transfer.go says what follows for which answer
 	DoWatchTransfer               // poll both engines for whether the transfer can still come, which changes nothing unless it cannot; exchange/transfer.go says why
 	DoCheckDecode                 // check decode's load, then end its leg unless it must stay open
 	DoBlamePrefill                // plan without this prefill engine
@@ -197,7 +197,7 @@ const (
 	DoDisownDecode  // the request no longer needs the leg; it stays open until decode's blocks are reclaimed
 	DoDrain         // no client waits any more: keep both legs open, whose events still come
 	DoFinishPrefill // let the leg run to its end in the background, within a time limit
-	DoRepeatPrefill // ask prefill again with the whole body under the same id, so that decode's blocks are freed
+	DoFreeDecode    // decode was asked and has shown no token: free its blocks, which may need prefill to be asked again (exchange.freeDecode)
 	DoFreePrefill   // no leg takes the blocks that prefill holds: notify it, or send a decode leg of one token that takes them
 	DoCancel        // tell both engines through their control routes
 	DoFreeTaken     // decode was asked and has ended: free prefill's blocks once decode cannot be reading them any more
@@ -212,7 +212,7 @@ func (d ActionKind) String() string {
 		"nothing", "plan", "plan_alone", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "watch_transfer", "check_decode", "blame_prefill",
 		"blame_decode", "reply_stream", "reply_whole", "reply_prefill", "reply_decode", "reply_error",
 		"plan_continuation", "ask_continuation", "go_on", "give_up", "append_end", "cut",
-		"close_prefill", "close_decode", "disown_decode", "drain", "finish_prefill", "repeat_prefill", "free_prefill",
+		"close_prefill", "close_decode", "disown_decode", "drain", "finish_prefill", "free_decode", "free_prefill",
 		"cancel", "free_taken", "abandon", "count_leak", "done", "drop",
 	}[d]
 }

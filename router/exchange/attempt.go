@@ -202,8 +202,8 @@ func (a *attempt) release() {
 	a.decode.End()
 }
 
-// blind reports whether decode's leg was ended because its client left, without knowing whether decode had its KV.
-func (a *attempt) blind() bool { return a.unstreamed && a.hurried }
+// wholeWithoutClient reports whether the answer is not streamed and no client waits for it: decode's leg shows nothing of the KV.
+func (a *attempt) wholeWithoutClient() bool { return a.unstreamed && a.hurried }
 
 // decodeUnsent reports that the decode leg is over and no byte of it has left.
 func (a *attempt) decodeUnsent() bool { return a.decode.State().Resolved() && a.decode.Unsent() }

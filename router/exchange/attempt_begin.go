@@ -246,8 +246,8 @@ func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	r, conn, l := x.all, x.m.Connector, &a.prefill
 	v := l.AskWhole(&req.Request, int(x.s.Config.Limits.Answer))
 	a.prefillTimer.Stop()
-	l.Observe(x.s.Fleet, v) // changes what is known of the engines, not the request; nor do the other Observe calls
-	l.ObservePeer(x.s.Fleet, conn, &a.decode, v)
+	l.Observe(x.s.Fleet, v)                      // the Observe calls change what is known of the engines, not the request
+	l.ObservePeer(x.s.Fleet, conn, &a.decode, v) // but for this one: with SGLang it may set BlameBoth, and the next attempt leaves out both engines
 	if v != leg.Usable {
 		e := v.PrefillEvent()
 		if v == leg.Broken && l.RefusedCredentials() {

@@ -57,7 +57,7 @@ func (q *served) finishPrefill(a *attempt) {
 	m := q.newJob(a)
 	m.PrefillLost = true
 	if !a.onPrefillFailure(m) {
-		q.repeatPrefill(a)
+		q.freeDecode(a)
 	}
 }
 
@@ -83,9 +83,13 @@ func (q *served) countLeak(a *attempt) {
 	q.startJob(a, m, func(ctx context.Context) { q.all.Reclaim.CountLeak(ctx, m, m.Prefill, reclaim.CauseNoAnswer) }, m.Prefill)
 }
 
-// repeatPrefill asks the attempt's prefill engine again under the same id, so that it writes what decode waits for
-// and decode's blocks are freed. The whole body is needed: a shorter prompt would not match.
-func (q *served) repeatPrefill(a *attempt) {
+// freeDecode frees what decode may hold: it was asked, and has shown no token. As a rule it asks the attempt's prefill engine again under the
+// same id, so that prefill writes what decode waits for. The whole body is needed: a shorter prompt would not match. The exceptions:
+//
+//   - Decode took all: nothing is held.
+//   - Prefill has answered, and nothing was sent to decode: prefill's blocks are freed.
+//   - The drain closed decode's leg after prefill's answer: nothing is held if decode was at work, else a leak is possible and is counted.
+func (q *served) freeDecode(a *attempt) {
 	answered := a.prefillAnswered()
 	switch {
 	case a.decode.TookAll():
@@ -99,7 +103,7 @@ func (q *served) repeatPrefill(a *attempt) {
 	if answered {
 		m.FirstParams = a.prefill.Answer.KVParams
 	}
-	if answered && a.blind() && !a.keptOpen() { // decode may have been at work with what prefill has written
+	if answered && a.wholeWithoutClient() && !a.keptOpen() {
 		a.closeDecode()
 		if !a.worked() {
 			q.startJob(a, m, func(ctx context.Context) {

@@ -195,7 +195,7 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 		limit = s.Config.Timeouts.RequestTotal
 	}
 	x.due = arrived.Add(limit)
-	m.Retries.Started(arrived, q.Retried)
+	m.Retries.Started(arrived, q.Retried) // counts it for the retry budget
 	if q.Queued > 0 {
 		x.Sum.Phases.Admit, x.Sum.Phases.Queue = q.Checked, q.Queued
 	}

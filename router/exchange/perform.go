@@ -26,7 +26,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 			a.letGo()
 		}
 		x.postOwn(x.plan())
-		x.selection.Release()
+		x.selection.ForgetPrompt() // does nothing unless the policy looks at prefixes
 	case dispatch.DoWait:
 		x.waits++
 		x.cur = nil
@@ -45,7 +45,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 		}
 		x.askForDecode(a)
 	case dispatch.DoExpectDecode: // timers and a watch, which change nothing if decode's answer comes in time
-		x.expect(a)
+		x.expect(a) // without a client its timer ends a whole answer's leg or, by push, leads to DoCheckDecode
 		if !x.HasOutcome {
 			x.watchLater(a)
 		}
@@ -119,8 +119,8 @@ func (x *Exchange) endLegs(a *attempt, do dispatch.ActionKind, why reason.Reason
 		a.disown()
 	case dispatch.DoFinishPrefill:
 		x.finishPrefill(a)
-	case dispatch.DoRepeatPrefill:
-		x.repeatPrefill(a)
+	case dispatch.DoFreeDecode:
+		x.freeDecode(a)
 	case dispatch.DoFreePrefill:
 		x.freePrefill(a)
 	case dispatch.DoCancel:
@@ -195,12 +195,12 @@ func (x *Exchange) lastFailure() (f report.Failure) {
 
 // replyWhole makes decode's answer, from which the engines' hand-off was taken out, the client's.
 func (x *Exchange) replyWhole(a *attempt) {
-	x.awaitRecorded()
+	x.awaitRecorded() // blocks only for a response of /v1/responses that an engine keeps
 	l := &a.decode
 	x.usage.Of(&l.Answer, a.prefillCached())
 	if a.split {
 		cached, created := a.Cached()
-		l.Body = answer.SetCached(l.Body, 0, cached, created)
+		l.Body = answer.SetCached(l.Body, 0, cached, created) // prefill's count of cached tokens in place of decode's
 	}
 	x.Reply = Reply{Status: 200, ContentType: "application/json", Body: l.Body}
 	if x.b.Passthrough != nil {

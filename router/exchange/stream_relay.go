@@ -78,7 +78,7 @@ func (x *Exchange) more() (err error) {
 		}
 	}
 	if s.Whole() {
-		x.awaitRecorded()
+		x.awaitRecorded() // blocks only for a response of /v1/responses that an engine keeps
 	}
 	x.client.ExtendDeadline()
 	return nil

@@ -39,7 +39,7 @@ func (x *Exchange) expect(a *attempt) {
 	limit := x.s.Config.Timeouts.Transfer
 	a.due = time.Now().Add(limit)
 	switch {
-	case a.unstreamed && a.hurried:
+	case a.wholeWithoutClient():
 		x.checkIn(a, min(limit, drainGrace))
 	case !a.unstreamed && a.onTransferLost != nil:
 		a.transferTimer = time.AfterFunc(limit, func() {
@@ -55,6 +55,7 @@ func (x *Exchange) expect(a *attempt) {
 				a.decode.Cancel(leg.ErrTransferLate)
 			}
 		})
+	default: // whole, and no engine reports the KV: by push watchLater has the transfer polled until a.due
 	}
 }
 

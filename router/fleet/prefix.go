@@ -111,8 +111,8 @@ func (k *Selection) FindPrompt(b *openai.Body) {
 // Cached returns how many tokens of the prompt the engine has in its cache, by the index.
 func (k *Selection) Cached(e *Engine) int { return k.prompt.cached(e) }
 
-// Release ends looking for the prompt.
-func (k *Selection) Release() {
+// ForgetPrompt ends the search for the prompt. It does nothing unless the policy looks at prefixes.
+func (k *Selection) ForgetPrompt() {
 	if k.prompt != nil {
 		k.f.prompts.rooms.Put(k.prompt)
 		k.prompt = nil
