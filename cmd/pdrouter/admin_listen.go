@@ -2,27 +2,10 @@ package main
 
 import (
 	"errors"
-	"net"
 	"net/http"
 
 	"pdrouter/auth"
-	"pdrouter/internal/field"
 )
-
-// validateAdmin checks the listener for administrators, and what it needs of other sections.
-func (c fileConfig) validateAdmin() error {
-	var errs []error
-	if c.Listen.Admin == "" {
-		return errors.Join(errs...)
-	}
-	if host, _, err := net.SplitHostPort(c.Listen.Admin); err == nil && !loopback(host) && !c.Listen.AdminTLS.on() {
-		errs = append(errs, field.Errorf("listen.admin", "is %q, which others can reach, without TLS; want listen.admin_tls with cert_file and key_file, or a loopback address", c.Listen.Admin))
-	}
-	if !c.Auth.Admins.on() {
-		errs = append(errs, field.Errorf("auth.admins.keys", "is missing; want the public keys of administrators' tokens, because listen.admin is set"))
-	}
-	return errors.Join(errs...)
-}
 
 // presentAdmins asks whoever the present edition has for administrators.
 type presentAdmins struct{ g *gateway }

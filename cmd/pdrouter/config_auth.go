@@ -9,6 +9,7 @@ import (
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
 	"pdrouter/internal/field"
+	"pdrouter/internal/reload"
 )
 
 // authConfig says who may call. Every secret is in a file of its own, which is named here.
@@ -102,7 +103,7 @@ func (t tokenAuth) verifierConfig(audience string) auth.VerifierConfig {
 }
 
 // verifier returns nil if no keys and no issuers are named.
-func (t tokenAuth) verifier(audience string, files *reloads) (*auth.Verifier, error) {
+func (t tokenAuth) verifier(audience string, files *reload.Credentials) (*auth.Verifier, error) {
 	if !t.on() {
 		return nil, nil
 	}
@@ -117,12 +118,12 @@ func (t tokenAuth) verifier(audience string, files *reloads) (*auth.Verifier, er
 	if err != nil {
 		return nil, err
 	}
-	files.add(keys)
+	files.Add(keys)
 	return auth.NewVerifier(t.verifierConfig(audience), keys, others...)
 }
 
 // clients reads the files that authenticate clients and adds them to files; nil means that everybody may call.
-func (a authConfig) clients(files *reloads) (*auth.Clients, error) {
+func (a authConfig) clients(files *reload.Credentials) (*auth.Clients, error) {
 	if !a.Clients.on() {
 		return nil, nil
 	}
@@ -135,14 +136,14 @@ func (a authConfig) clients(files *reloads) (*auth.Clients, error) {
 		if cfg.APIKeys, err = auth.LoadAPIKeys(a.Clients.APIKeysFile); err != nil {
 			return nil, err
 		}
-		files.add(cfg.APIKeys)
+		files.Add(cfg.APIKeys)
 	}
 	return auth.NewClients(cfg)
 }
 
 // agents reads the keys that authenticate agents and adds them to files; nil if there are none and so no agents'
 // listener.
-func (a authConfig) agents(files *reloads) (*auth.Agents, error) {
+func (a authConfig) agents(files *reload.Credentials) (*auth.Agents, error) {
 	v, err := a.Agents.verifier(auth.MetadataAudience, files)
 	if v == nil || err != nil {
 		return nil, err
@@ -152,7 +153,7 @@ func (a authConfig) agents(files *reloads) (*auth.Agents, error) {
 
 // admins reads the keys that authenticate administrators and adds them to files; nil if whoever reaches the operations'
 // listener may use it.
-func (a authConfig) admins(files *reloads) (*auth.Admins, error) {
+func (a authConfig) admins(files *reload.Credentials) (*auth.Admins, error) {
 	v, err := a.Admins.verifier(auth.AdminAudience, files)
 	if v == nil || err != nil {
 		return nil, err
@@ -161,7 +162,7 @@ func (a authConfig) admins(files *reloads) (*auth.Admins, error) {
 }
 
 // records reads the keys that sign and check records, and adds those that check to files; nil if there are none.
-func (a authConfig) records(files *reloads) (*records.Records, error) {
+func (a authConfig) records(files *reload.Credentials) (*records.Records, error) {
 	if len(a.Records.Trusted) == 0 {
 		return nil, nil
 	}
@@ -169,7 +170,7 @@ func (a authConfig) records(files *reloads) (*records.Records, error) {
 	if err != nil {
 		return nil, err
 	}
-	files.add(trusted)
+	files.Add(trusted)
 	var own *keys.Key
 	if a.Records.KeyFile != "" {
 		if own, err = keys.Load(a.Records.KeyFile); err != nil {

@@ -9,6 +9,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/internal/field"
+	"pdrouter/internal/reload"
 )
 
 // The kinds of issuers.
@@ -141,7 +142,7 @@ func developmentWarning(section string) string {
 }
 
 // profiles reads the keys of the issuers, or finds where to ask for them.
-func (t tokenAuth) profiles(audience string, files *reloads) ([]auth.Profile, error) {
+func (t tokenAuth) profiles(audience string, files *reload.Credentials) ([]auth.Profile, error) {
 	var all []auth.Profile
 	for _, i := range t.Issuers {
 		var source keys.Source
@@ -160,14 +161,14 @@ func (t tokenAuth) profiles(audience string, files *reloads) ([]auth.Profile, er
 			if err != nil {
 				return nil, err
 			}
-			files.add(keys)
+			files.Add(keys)
 			source = keys
 		default:
-			set, err := keys.NewJWKS(i.JWKS, nil, files.logger().With("issuer", i.Issuer))
+			set, err := keys.NewJWKS(i.JWKS, nil, files.Logger().With("issuer", i.Issuer))
 			if err != nil {
 				return nil, err
 			}
-			files.addSet(issuerSet{set, audience, i.Issuer})
+			files.AddSet(reload.IssuerSet{JWKS: set, Audience: audience, Issuer: i.Issuer})
 			source = set
 		}
 		all = append(all, i.profile(source))
@@ -188,6 +189,15 @@ func (t tokenAuth) pathsOf(section string) []pathAt {
 		}
 		all = append(all, pathAt{at + ".jwks.ca_file", &i.JWKS.CAFile}, pathAt{at + ".jwks.token_file", &i.JWKS.TokenFile},
 			pathAt{at + ".development_secret_file", &i.DevelopmentSecretFile})
+	}
+	return all
+}
+
+// developmentWarnings are what a running gateway says of secrets for development.
+func (a authConfig) developmentWarnings() []string {
+	var all []string
+	for _, section := range a.development() {
+		all = append(all, developmentWarning(section))
 	}
 	return all
 }

@@ -13,6 +13,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/reload"
 )
 
 // TestIdentitiesOfPlatforms: the configuration that the documentation shows can be used.
@@ -61,10 +62,10 @@ func TestDevelopmentSecretIsSaidLoudly(t *testing.T) {
 		t.Errorf("got %+v, %v; want me", p, err)
 	}
 	var log strings.Builder
-	r := &reloads{log: slog.New(slog.NewTextHandler(&log, nil))}
+	r := &reload.Credentials{Log: slog.New(slog.NewTextHandler(&log, nil))}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := r.run(l.Auth.developmentWarnings()...)(ctx); err != nil {
+	if err := r.Run(l.Auth.developmentWarnings()...)(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "DEVELOPMENT ONLY") {
@@ -89,15 +90,15 @@ func TestServeAsksIssuersForTheirKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var files reloads
+	var files reload.Credentials
 	clients, err := l.Auth.clients(&files)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- files.run()(ctx) }()
-	files.asked(ctx)
+	go func() { ended <- files.Run()(ctx) }()
+	files.Asked(ctx)
 	token := strings.TrimSpace(call(t, "token", "mint", "--key", private, "--issuer", "idp", "--audience", "pdrouter", "--subject", "alice"))
 	if p, err := clients.Authenticate("Bearer " + token); err != nil || p.Subject != "alice" {
 		t.Errorf("got %+v, %v; want alice", p, err)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"net"
 	"slices"
 
 	"pdrouter/auth"
@@ -51,4 +52,28 @@ func (c tenantsConfig) of(who auth.Principal) limits.Limits {
 		Tokens:     cmp.Or(who.Limits.Tokens, named.Tokens, c.Default.Tokens),
 		Concurrent: cmp.Or(who.Limits.Concurrent, named.Concurrent, c.Default.Concurrent),
 	}
+}
+
+// validateAdmin checks the listener for administrators, and what it needs of other sections.
+func (c fileConfig) validateAdmin() error {
+	var errs []error
+	if c.Listen.Admin == "" {
+		return errors.Join(errs...)
+	}
+	if host, _, err := net.SplitHostPort(c.Listen.Admin); err == nil && !loopback(host) && !c.Listen.AdminTLS.on() {
+		errs = append(errs, field.Errorf("listen.admin", "is %q, which others can reach, without TLS; want listen.admin_tls with cert_file and key_file, or a loopback address", c.Listen.Admin))
+	}
+	if !c.Auth.Admins.on() {
+		errs = append(errs, field.Errorf("auth.admins.keys", "is missing; want the public keys of administrators' tokens, because listen.admin is set"))
+	}
+	return errors.Join(errs...)
+}
+
+// validateReclaim reports what is wrong with the section, if anything.
+func (c fileConfig) validateReclaim() error {
+	switch c.Reclaim {
+	case "auto", "off", "":
+		return nil
+	}
+	return field.Errorf("reclaim", "is %q; want auto or off", c.Reclaim)
 }

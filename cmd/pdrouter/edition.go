@@ -15,6 +15,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/internal/field"
 	"pdrouter/internal/listener"
+	"pdrouter/internal/reload"
 	"pdrouter/metadata/client"
 	"pdrouter/metadata/routes"
 	"pdrouter/router"
@@ -36,7 +37,7 @@ type credentials struct {
 	who      any    // what asks for them: *auth.Clients, *auth.Agents or *auth.Admins; nil pointers where there are none
 	of       any    // the section
 	secrets  string // a digest of what was read once
-	files    *reloads
+	files    *reload.Credentials
 	warnings []string
 	stop     func() // ends what start began; nil before
 }
@@ -47,7 +48,7 @@ func (s *credentials) start(ctx context.Context) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = s.files.run(s.warnings...)(ctx) // always nil
+		_ = s.files.Run(s.warnings...)(ctx) // always nil
 	}()
 	s.stop = func() {
 		cancel()
@@ -72,18 +73,18 @@ func (g *gateway) newEdition(l *loaded, old *edition) (_ *edition, err error) {
 		was  *credentials
 		of   tokenAuth
 		all  any
-		read func(*reloads) (any, error)
+		read func(*reload.Credentials) (any, error)
 	}{
-		{"auth.clients", &e.clients, old.clients, l.Auth.Clients.tokenAuth, l.Auth.Clients, func(f *reloads) (any, error) { return l.Auth.clients(f) }},
-		{"auth.agents", &e.agents, old.agents, l.Auth.Agents, l.Auth.Agents, func(f *reloads) (any, error) { return l.Auth.agents(f) }},
-		{"auth.admins", &e.admins, old.admins, l.Auth.Admins, l.Auth.Admins, func(f *reloads) (any, error) { return l.Auth.admins(f) }},
+		{"auth.clients", &e.clients, old.clients, l.Auth.Clients.tokenAuth, l.Auth.Clients, func(f *reload.Credentials) (any, error) { return l.Auth.clients(f) }},
+		{"auth.agents", &e.agents, old.agents, l.Auth.Agents, l.Auth.Agents, func(f *reload.Credentials) (any, error) { return l.Auth.agents(f) }},
+		{"auth.admins", &e.admins, old.admins, l.Auth.Admins, l.Auth.Admins, func(f *reload.Credentials) (any, error) { return l.Auth.admins(f) }},
 	} {
 		secrets := s.of.secrets()
 		if s.was != nil && s.was.secrets == secrets && reflect.DeepEqual(s.was.of, s.all) {
 			*s.to = s.was // with the tokens that were used once, and the key sets
 			continue
 		}
-		next := &credentials{of: s.all, secrets: secrets, files: &reloads{log: g.log}}
+		next := &credentials{of: s.all, secrets: secrets, files: &reload.Credentials{Log: g.log}}
 		if slices.Contains(l.Auth.development(), s.key) {
 			next.warnings = []string{developmentWarning(s.key)}
 		}
@@ -93,7 +94,7 @@ func (g *gateway) newEdition(l *loaded, old *edition) (_ *edition, err error) {
 		*s.to = next
 		if g.working != nil {
 			next.start(g.working)
-			next.files.asked(g.working)
+			next.files.Asked(g.working)
 		}
 	}
 	for _, s := range l.Listen.secured() {
@@ -201,7 +202,7 @@ func (g *gateway) settle(e, old *edition) {
 		if slices.Contains(e.sections(), s) {
 			continue
 		}
-		g.failedBefore.Add(s.files.stats().Failures)
+		g.failedBefore.Add(s.files.Stats().Failures)
 		if s.stop != nil {
 			s.stop()
 		}
@@ -224,19 +225,19 @@ func (g *gateway) admin() *auth.Admins {
 }
 
 // keySets are the issuers' key sets that are in use.
-func (g *gateway) keySets() []issuerSet {
-	var all []issuerSet
+func (g *gateway) keySets() []reload.IssuerSet {
+	var all []reload.IssuerSet
 	for _, s := range g.present.Load().sections() {
-		all = append(all, s.files.sets...)
+		all = append(all, s.files.Sets...)
 	}
 	return all
 }
 
 // credentialStats is how reading credentials again is doing, over all sections.
-func (g *gateway) credentialStats() reloadStats {
-	all := reloadStats{Failures: g.failedBefore.Load()}
+func (g *gateway) credentialStats() reload.Stats {
+	all := reload.Stats{Failures: g.failedBefore.Load()}
 	for _, s := range append(g.present.Load().sections(), g.records) {
-		one := s.files.stats()
+		one := s.files.Stats()
 		all.Failures += one.Failures
 		all.Age = max(all.Age, one.Age)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdrouter/internal/refengine"
+	"pdrouter/internal/reload"
 	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/control"
 	"pdrouter/kvplane/transport"
@@ -81,7 +82,7 @@ type engineProcess struct {
 	peers     agent.PeerDirectory // unused without a gateway
 	events    *control.Broadcaster
 	authorize func(*http.Request) error
-	files     reloads // keys that are trusted
+	files     reload.Credentials // keys that are trusted
 
 	listener, control net.Listener // control is nil without a gateway
 }
@@ -89,7 +90,7 @@ type engineProcess struct {
 // newEngineProcess opens the listeners, which name the engine in its records, and starts the engine. On an error
 // nothing is left open.
 func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err error) {
-	p := &engineProcess{options: o, log: log, events: control.NewBroadcaster(), files: reloads{log: log}}
+	p := &engineProcess{options: o, log: log, events: control.NewBroadcaster(), files: reload.Credentials{Log: log}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(context.Background()))
@@ -186,7 +187,7 @@ func (p *engineProcess) run(ctx context.Context, out io.Writer) error {
 			}
 		}()
 		following.Go(func() { p.peers.Follow(background, p.log) })
-		following.Go(func() { _ = p.files.run()(background) }) // it ends with background only
+		following.Go(func() { _ = p.files.Run()(background) }) // it ends with background only
 		go func() {
 			err := p.publisher.Run(background)
 			stop(err) // superseded: a newer generation has published

@@ -14,6 +14,7 @@ import (
 	"pdrouter/auth/records"
 	"pdrouter/internal/field"
 	"pdrouter/internal/refengine"
+	"pdrouter/internal/reload"
 	"pdrouter/kvplane/transport/byname"
 	"pdrouter/metadata"
 	"pdrouter/metadata/client"
@@ -128,7 +129,7 @@ func (o engineOptions) advertised(at net.Addr) string {
 }
 
 // authorizer decides who may watch and cancel the engine's transfers. The keys that it trusts are added to files.
-func (o engineOptions) authorizer(files *reloads) (func(*http.Request) error, error) {
+func (o engineOptions) authorizer(files *reload.Credentials) (func(*http.Request) error, error) {
 	v, err := tokenAuth{Keys: o.controlKeys, Issuer: o.issuer}.verifier(auth.MetadataAudience, files)
 	if err != nil {
 		return nil, err
@@ -144,7 +145,7 @@ func (o engineOptions) authorizer(files *reloads) (func(*http.Request) error, er
 }
 
 // records checks what gateways sign, records and tickets; nil if the engine is given no keys for that. The keys are added to files.
-func (o engineOptions) records(files *reloads) (*records.Records, error) {
+func (o engineOptions) records(files *reload.Credentials) (*records.Records, error) {
 	if len(o.recordKeys) == 0 {
 		return nil, nil
 	}
@@ -152,7 +153,7 @@ func (o engineOptions) records(files *reloads) (*records.Records, error) {
 	if err != nil {
 		return nil, err
 	}
-	files.add(trusted)
+	files.Add(trusted)
 	return records.New(nil, trusted)
 }
 

@@ -14,6 +14,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
+	"pdrouter/internal/reload"
 	"pdrouter/metadata"
 	"pdrouter/metadata/client"
 	"pdrouter/metadata/routes"
@@ -86,7 +87,7 @@ func TestRecordKeyRotatesUnderRunningEngines(t *testing.T) {
 
 	type running struct {
 		client *client.Client
-		files  reloads
+		files  reload.Credentials
 		rec    metadata.Record
 	}
 	engines := map[string]*running{}

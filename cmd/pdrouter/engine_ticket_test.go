@@ -18,6 +18,7 @@ import (
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
 	"pdrouter/internal/demo"
+	"pdrouter/internal/reload"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
@@ -280,7 +281,7 @@ func TestWithdrawnRecordKeyOpensNoTicket(t *testing.T) {
 	if err := os.Remove(p.gateway); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(3 * reloadEvery)
+	deadline := time.Now().Add(3 * reload.ReloadEvery)
 	for {
 		got := ask()
 		if got.status == http.StatusForbidden && got.code == "ticket" {

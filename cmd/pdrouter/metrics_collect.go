@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"pdrouter/internal/limits"
+	"pdrouter/internal/reload"
 	"pdrouter/internal/shared"
 	"pdrouter/internal/telemetry"
 	"pdrouter/metadata/cache"
@@ -93,20 +94,20 @@ func collectShared(out *telemetry.Scrape, responses shared.FactsStats, refusedEn
 	out.Set("pdrouter_shared_refused_total", float64(refusedEngines), "engines")
 }
 
-func collectKeySets(out *telemetry.Scrape, sets []issuerSet) {
+func collectKeySets(out *telemetry.Scrape, sets []reload.IssuerSet) {
 	for _, set := range sets {
 		s := set.Stats()
-		out.Set("pdrouter_jwks_keys", float64(s.Keys), set.audience, set.issuer)
+		out.Set("pdrouter_jwks_keys", float64(s.Keys), set.Audience, set.Issuer)
 		if s.Age > 0 {
-			out.Set("pdrouter_jwks_age_seconds", s.Age.Seconds(), set.audience, set.issuer)
+			out.Set("pdrouter_jwks_age_seconds", s.Age.Seconds(), set.Audience, set.Issuer)
 		}
-		out.SetBool("pdrouter_jwks_stale", s.Stale, set.audience, set.issuer)
-		out.Set("pdrouter_jwks_fetches_total", float64(s.Fetches), set.audience, set.issuer)
-		out.Set("pdrouter_jwks_fetch_failures_total", float64(s.Failures), set.audience, set.issuer)
+		out.SetBool("pdrouter_jwks_stale", s.Stale, set.Audience, set.Issuer)
+		out.Set("pdrouter_jwks_fetches_total", float64(s.Fetches), set.Audience, set.Issuer)
+		out.Set("pdrouter_jwks_fetch_failures_total", float64(s.Failures), set.Audience, set.Issuer)
 	}
 }
 
-func collectCredentials(out *telemetry.Scrape, s reloadStats) {
+func collectCredentials(out *telemetry.Scrape, s reload.Stats) {
 	out.Set("pdrouter_credentials_reload_failures_total", float64(s.Failures))
 	out.Set("pdrouter_credentials_reload_age_seconds", s.Age.Seconds())
 }

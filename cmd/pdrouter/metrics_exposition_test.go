@@ -18,6 +18,7 @@ import (
 	"pdrouter/auth/keys"
 	"pdrouter/internal/discovery"
 	"pdrouter/internal/limits"
+	"pdrouter/internal/reload"
 	"pdrouter/internal/shared"
 	"pdrouter/internal/telemetry"
 	"pdrouter/metadata"
@@ -133,8 +134,8 @@ func allMetrics(t *testing.T) *metrics {
 		collectMetadata(out, cache.Stats{Age: 1}, routes.WatchStats{})
 		out.Set("pdrouter_metadata_quarantined_total", 1)
 		collectShared(out, shared.FactsStats{}, 1)
-		collectKeySets(out, []issuerSet{{set, "pdrouter", "https://issuer.example"}})
-		collectCredentials(out, reloadStats{})
+		collectKeySets(out, []reload.IssuerSet{{JWKS: set, Audience: "pdrouter", Issuer: "https://issuer.example"}})
+		collectCredentials(out, reload.Stats{})
 		collectConfig(out, reloadCount{}, "digest")
 	})
 	return m

@@ -18,6 +18,7 @@ import (
 	"pdrouter/internal/limits"
 	"pdrouter/internal/listener"
 	"pdrouter/internal/redisdb"
+	"pdrouter/internal/reload"
 	"pdrouter/internal/shared"
 	"pdrouter/metadata"
 	"pdrouter/metadata/cache"
@@ -143,7 +144,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 			g.close()
 		}
 	}()
-	g.records = &credentials{files: &reloads{log: log}}
+	g.records = &credentials{files: &reload.Credentials{Log: log}}
 	records, err := l.Auth.records(g.records.files)
 	if err != nil {
 		return nil, err
@@ -263,7 +264,7 @@ func (g *gateway) run(ctx context.Context) error {
 		s.start(working)
 	}
 	for _, s := range sections {
-		s.files.asked(serving)
+		s.files.Asked(serving)
 	}
 	part("configuration", g.applied.run)
 	part("files", g.reloadChanged)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/internal/reload"
 )
 
 // A key that was deleted is gone after the next look at its file, although another line of it is damaged; and that
@@ -23,33 +25,33 @@ func TestReloadsAreCounted(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		files := reloads{log: slog.New(slog.NewTextHandler(&log, nil))}
+		files := reload.Credentials{Log: slog.New(slog.NewTextHandler(&log, nil))}
 		clients, err := l.Auth.clients(&files)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- files.run()(ctx) }()
-		time.Sleep(reloadEvery + time.Second)
-		if s := files.stats(); s.Failures != 0 || s.Age != time.Second {
+		go func() { ended <- files.Run()(ctx) }()
+		time.Sleep(reload.ReloadEvery + time.Second)
+		if s := files.Stats(); s.Failures != 0 || s.Age != time.Second {
 			t.Errorf("got %+v; want no failure for 1s", s)
 		}
 		if err := os.WriteFile(keys, []byte("# leaked: withdrawn\nother:oops\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(reloadEvery)
+		time.Sleep(reload.ReloadEvery)
 		if p, err := clients.Authenticate("Bearer " + leaked); err == nil {
 			t.Errorf("a key that is in no file any more is %s's", p.Subject)
 		}
-		if s := files.stats(); s.Failures != 1 || s.Age != reloadEvery+time.Second {
+		if s := files.Stats(); s.Failures != 1 || s.Age != reload.ReloadEvery+time.Second {
 			t.Errorf("got %+v; want one failure, 11s since all was read", s)
 		}
 		if err := os.WriteFile(keys, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(reloadEvery)
-		if s := files.stats(); s.Failures != 1 || s.Age != time.Second {
+		time.Sleep(reload.ReloadEvery)
+		if s := files.Stats(); s.Failures != 1 || s.Age != time.Second {
 			t.Errorf("got %+v; want all to be read", s)
 		}
 		stop()

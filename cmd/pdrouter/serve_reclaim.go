@@ -4,21 +4,11 @@ import (
 	"context"
 	"log/slog"
 
-	"pdrouter/internal/field"
 	"pdrouter/kvplane/nixl"
 	kvreclaim "pdrouter/kvplane/reclaim"
 	"pdrouter/router/config"
 	"pdrouter/router/reclaim"
 )
-
-// validateReclaim reports what is wrong with the section, if anything.
-func (c fileConfig) validateReclaim() error {
-	switch c.Reclaim {
-	case "auto", "off", "":
-		return nil
-	}
-	return field.Errorf("reclaim", "is %q; want auto or off", c.Reclaim)
-}
 
 // stocked reports whether some model's engines are stock ones.
 func stocked(c config.Config) bool {

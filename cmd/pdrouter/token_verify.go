@@ -13,6 +13,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/reload"
 )
 
 // verifyCommand tells an operator whether a gateway with these keys would accept a token, and if not, why: which is more
@@ -63,7 +64,7 @@ func verifyToken(ctx context.Context, cfg auth.VerifierConfig, i issuerAuth, sco
 	if err := i.validate(cfg.Audience); err != nil {
 		return fmt.Errorf("token verify: %w", err)
 	}
-	var files reloads
+	var files reload.Credentials
 	profiles, err := (tokenAuth{Issuers: []issuerAuth{i}}).profiles(cfg.Audience, &files)
 	if err != nil {
 		return err
@@ -72,15 +73,15 @@ func verifyToken(ctx context.Context, cfg auth.VerifierConfig, i issuerAuth, sco
 	if err != nil {
 		return err
 	}
-	if len(files.sets) > 0 {
-		files.log = slog.New(slog.NewTextHandler(out, nil)) // why a set cannot be had
+	if len(files.Sets) > 0 {
+		files.Log = slog.New(slog.NewTextHandler(out, nil)) // why a set cannot be had
 		asking, stop := context.WithCancel(ctx)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_ = files.run()(asking)
+			_ = files.Run()(asking)
 		}()
-		files.asked(asking)
+		files.Asked(asking)
 		defer func() { stop(); <-ended }()
 	}
 	p, err := v.Authenticate(token)
