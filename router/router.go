@@ -124,7 +124,8 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 var errStopped = errors.New("the router stops")
 
 // Close ends what outlives requests: handshakes, idle connections, and legs that run on, which get the time of an ending,
-// or that of draining if it is less. Serve must have returned. It is safe to call twice.
+// or that of draining if it is less. Serve must have returned. The router's parts must still work, as those legs need them. It is safe to
+// call twice.
 func (r *Router) Close() {
 	r.pairs.Close()
 	r.backgrounds.Close()

@@ -277,6 +277,7 @@ func (g *gateway) run(ctx context.Context) error {
 	if cause := context.Cause(serving); ctx.Err() == nil && cause != nil {
 		err = errors.Join(cause, err)
 	}
+	g.router.Close() // before all else: legs that outlive their requests, and what frees their KV, need it
 	stopWorking()
 	background.Wait()
 	for _, s := range append(g.present.Load().sections(), g.records) {

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	"pdrouter/metadata"
 	"pdrouter/router/config"
@@ -67,4 +70,59 @@ func TestReclaimCannotBeOpened(t *testing.T) {
 			t.Errorf("%s: opened %d times; want %d", off, opens, want)
 		}
 	}
+}
+
+// endingAgent is an agent that says when it has ended.
+type endingAgent struct {
+	ranAgent
+	ended chan struct{}
+}
+
+func (a endingAgent) Run(ctx context.Context) error { <-ctx.Done(); close(a.ended); return nil }
+
+// TestFault66ReclaimOutlivesLegs stops a gateway while the legs of a client that has left run on: what may have to be freed for them is
+// freed by the agent, which works until they have ended.
+func TestFault66ReclaimOutlivesLegs(t *testing.T) {
+	p, d := newFakeStock(t, "p1", 1), newFakeStock(t, "d1", 1)
+	g := newStockGateway(t, p, d, "")
+	agent := endingAgent{ended: make(chan struct{})}
+	g.reclaims = &reclaims{agent: agent, opened: make(chan struct{})}
+	close(g.reclaims.opened)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	stopped := make(chan error, 1)
+	go func() { stopped <- g.run(ctx) }()
+	until(t, "the pair is warm", func() bool { return g.router.Stats().PairsWarm == 1 })
+	busy := make(chan struct{})
+	p.mu.Lock()
+	p.busy = busy
+	p.mu.Unlock()
+	client, leave := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		req, _ := http.NewRequestWithContext(client, http.MethodPost, "http://"+g.clients.Addr().String()+"/v1/completions", strings.NewReader(`{"model":"tiny","prompt":"a","max_tokens":2}`))
+		req.Header.Set("Content-Type", "application/json")
+		if a, err := http.DefaultClient.Do(req); err == nil {
+			a.Body.Close()
+		}
+	}()
+	until(t, "prefill has the request", func() bool { return g.router.Stats().Engines[0].InFlight == 1 })
+	leave()
+	<-left
+	until(t, "the request is over", func() bool { return g.router.Stats().Requests == 0 })
+	stop()
+	select {
+	case <-agent.ended:
+		t.Error("the agent has ended while prefill's leg runs on")
+	case <-time.After(500 * time.Millisecond):
+	}
+	if n := g.router.Stats().Engines[0].InFlight; n != 1 {
+		t.Errorf("%d legs run on", n)
+	}
+	close(busy)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	<-agent.ended
 }

@@ -144,6 +144,22 @@ func (f *fakeStock) health(well bool) {
 // stockGateway runs a gateway between the engines.
 func stockGateway(t *testing.T, p, d *fakeStock, more string) *gateway {
 	t.Helper()
+	g := newStockGateway(t, p, d, more)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- g.run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("gateway: %v", err)
+		}
+	})
+	return g
+}
+
+// newStockGateway makes one that does not run yet.
+func newStockGateway(t *testing.T, p, d *fakeStock, more string) *gateway {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "gateway.yaml")
 	side := d.side
 	if d.mute {
@@ -163,15 +179,6 @@ func stockGateway(t *testing.T, p, d *fakeStock, more string) *gateway {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- g.run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("gateway: %v", err)
-		}
-	})
 	return g
 }
 
