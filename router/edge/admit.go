@@ -21,17 +21,17 @@ import (
 // buffers, but for the body: its bytes last as long as the handler.
 type request struct {
 	exchange.Request
-	srv   *Edge
-	edge  *Snapshot // what it is read, checked and admitted by; ServedBy is what its exchange is served by
-	route *route
-	who   auth.Principal
-	name  string             // what stands in the path, where the route has a name in it
-	ctype string             // of a form
-	query string             // of the path, where it means something
-	lease Lease              // of the caller's limits; nil if there are none
-	slot  admission.Slot     // its place with the engines
-	x     *exchange.Exchange // once there is one
-	fan   *fanout.Fan        // instead of x, where each choice is served by itself
+	srv      *Edge
+	snapshot *Snapshot // what it is read, checked and admitted by; ServedBy is what its exchange is served by
+	route    *route
+	who      auth.Principal
+	name     string             // what stands in the path, where the route has a name in it
+	ctype    string             // of a form
+	query    string             // of the path, where it means something
+	lease    Lease              // of the caller's limits; nil if there are none
+	slot     admission.Slot     // its place with the engines
+	x        *exchange.Exchange // once there is one
+	fan      *fanout.Fan        // instead of x, where each choice is served by itself
 }
 
 // panicked ends a request whose handling panicked.
@@ -87,7 +87,7 @@ func (q *request) read(body []byte) (e *openai.Error) {
 	if q.Body.Model == "" {
 		return openai.ErrBadRequest(reason.MissingModel, "model", "The field model is missing.")
 	}
-	if q.Model, q.Adapter = q.edge.Fleet.Find(q.Body.Model); q.Model == nil {
+	if q.Model, q.Adapter = q.snapshot.Fleet.Find(q.Body.Model); q.Model == nil {
 		e := openai.ErrNoModel(q.Body.Model)
 		return ofCaller(e, q.who, e.Model)
 	}
@@ -98,11 +98,11 @@ func (q *request) read(body []byte) (e *openai.Error) {
 func (q *request) parse(body []byte) (*openai.Body, *openai.Error) {
 	switch q.route.does {
 	case pass:
-		return openai.ParsePassed(q.route.shape, body, q.edge.BodyLimits)
+		return openai.ParsePassed(q.route.shape, body, q.snapshot.BodyLimits)
 	case passForm:
-		return openai.ParseForm(q.ctype, body, q.edge.BodyLimits)
+		return openai.ParseForm(q.ctype, body, q.snapshot.BodyLimits)
 	}
-	return openai.ParseBody(q.route.shape, body, q.edge.BodyLimits)
+	return openai.ParseBody(q.route.shape, body, q.snapshot.BodyLimits)
 }
 
 // check reads the request, checks it, and takes the lease of its caller's limits. set sets headers of the answer, whatever that is. If check
@@ -117,19 +117,19 @@ func (q *request) check(body *clientBody, set func(name, value string)) (e *open
 			return e
 		}
 	}
-	if !body.charge(q.copies(), int(q.edge.Config.Limits.BodyMemory)) {
+	if !body.charge(q.copies(), int(q.snapshot.Config.Limits.BodyMemory)) {
 		return errBodyMemory()
 	}
 	if q.Body.Urgent = q.who.Has(ScopePriority); q.Body.Priority != 0 && !q.Body.Urgent {
 		q.Body.Removed = true
 	}
-	if q.edge.Sealer != nil {
-		q.Body.Sealed = q.edge.Sealer.Seal(q.who.Tenant, q.Body.Salt)
+	if q.snapshot.Sealer != nil {
+		q.Body.Sealed = q.snapshot.Sealer.Seal(q.who.Tenant, q.Body.Salt)
 		if q.Body.Has(openai.OwnMediaID) {
-			q.Body.MediaIDs = q.edge.Sealer.MediaIDs(q.who.Tenant)
+			q.Body.MediaIDs = q.snapshot.Sealer.MediaIDs(q.who.Tenant)
 		}
 	}
-	if limits := q.edge.Limiter; limits != nil {
+	if limits := q.snapshot.Limiter; limits != nil {
 		expected := expectedTokens(q.Body)
 		if q.route.does == askStored {
 			expected = ExpectedLookup
@@ -154,7 +154,7 @@ func (q *request) check(body *clientBody, set func(name, value string)) (e *open
 // copies is at most how many bytes are copied of the body for both legs of each of its choices, while they are sent.
 func (q *request) copies() int {
 	if q.route.does == generate && q.Body.ServesChoicesApart(q.Model.Connector.Traits().RequiresSplit) {
-		return 2 * min(q.Body.Choices(), q.edge.Config.Limits.MaxParallelChoices) * q.Body.Copies(true)
+		return 2 * min(q.Body.Choices(), q.snapshot.Config.Limits.MaxParallelChoices) * q.Body.Copies(true)
 	}
 	return 2 * q.Body.Copies(false)
 }
@@ -181,7 +181,7 @@ func (q *request) servable() *openai.Error {
 	switch why := q.Body.Unsplittable; {
 	case why == openai.UnsplitEcho, why == openai.UnsplitLogprobs, why == openai.UnsplitEmbedding, why == openai.UnsplitBestOf, why == openai.UnsplitBeam:
 		return openai.ErrBadRequest(reason.BadField, "", "The model `%s` does not serve requests with %s.", openai.Clip(q.Body.Model, 256), why)
-	case q.Body.Choices() > 1 && (q.Body.Choices() > q.edge.Config.Limits.MaxParallelChoices || !q.Body.ServesChoicesApart(true)):
+	case q.Body.Choices() > 1 && (q.Body.Choices() > q.snapshot.Config.Limits.MaxParallelChoices || !q.Body.ServesChoicesApart(true)):
 		return openai.ErrBadRequest(reason.OverCap, "n", "The model `%s` does not serve so many choices with these parameters.", openai.Clip(q.Body.Model, 256))
 	}
 	return nil
@@ -208,7 +208,7 @@ const ScopePriority = "priority"
 // connection. header is the client's X-Vllm-Priority. If admit returns an error, the request holds nothing any more.
 func (srv *Edge) admit(q *request, conn net.Conn, header []byte) *openai.Error {
 	// Only background: true has a stored.Lease.
-	if l, ok := q.lease.(*stored.Lease); ok && !srv.Backgrounds.Reserve(l, q.edge.Config.Limits.Background) {
+	if l, ok := q.lease.(*stored.Lease); ok && !srv.Backgrounds.Reserve(l, q.snapshot.Config.Limits.Background) {
 		q.release(exchange.UsedTokens{})
 		return ofCaller(errTooManyBackground(), q.who, q.Model.Name)
 	}
@@ -219,7 +219,7 @@ func (srv *Edge) admit(q *request, conn net.Conn, header []byte) *openai.Error {
 		got.Slot = s
 	} else if got, w = g.Enqueue(q.standing(header), q.Arrived); w != nil {
 		q.Checked = time.Since(q.Arrived)
-		late := time.AfterFunc(q.edge.Config.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
+		late := time.AfterFunc(q.snapshot.Config.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
 		watch, _ := srv.Disconnects.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
 		select {
 		case got = <-w.Done():
@@ -244,7 +244,7 @@ func (srv *Edge) admit(q *request, conn net.Conn, header []byte) *openai.Error {
 // standing is how urgent the request is: the more the sooner. Callers with the scope say so themselves, in the engines' way: the
 // less the sooner; the head goes before the body.
 func (q *request) standing(header []byte) int {
-	p := q.edge.Config.Priorities[q.who.Tenant]
+	p := q.snapshot.Config.Priorities[q.who.Tenant]
 	if q.Body != nil && q.Body.Urgent {
 		if q.Body.Priority != 0 {
 			p = -q.Body.Priority
@@ -257,7 +257,7 @@ func (q *request) standing(header []byte) int {
 }
 
 // turnAway ends the wait of all requests in queues, and of later ones.
-func (srv *Edge) turnAway() { srv.close() }
+func (srv *Edge) turnAway() { srv.endWaits() }
 
 // turnsAway reports whether turnAway was called.
 func (srv *Edge) turnsAway() bool {

@@ -173,7 +173,7 @@ const mostUnused = 4 << 10
 
 // readBody reads the body of a request, which the caller then holds.
 func (srv *Edge) readBody(a *clientConn, q *request, f bodyFraming) (*clientBody, *openai.Error) {
-	most, cfg := int(q.edge.Config.Limits.Body), q.edge.Config
+	most, cfg := int(q.snapshot.Config.Limits.Body), q.snapshot.Config
 	if !q.route.does.reads() {
 		most = min(most, mostUnused)
 	}
@@ -224,7 +224,7 @@ func (a *clientConn) readInto(b *clientBody, most, memory int) error {
 		if err := a.readPart(b, int(a.bodyLeft), memory); err != nil {
 			return err
 		}
-		a.open = false
+		a.unfinished = false
 		return nil
 	}
 	for {
@@ -234,7 +234,7 @@ func (a *clientConn) readInto(b *clientBody, most, memory int) error {
 			return err
 		case size == 0:
 			if err = a.skipTrailer(); err == nil {
-				a.open = false
+				a.unfinished = false
 			}
 			return err
 		case size > int64(most-len(b.bytes)):

@@ -69,13 +69,13 @@ type Edge struct {
 	draining   atomic.Bool
 	askedReady atomic.Bool   // a client has asked for /readyz
 	closing    chan struct{} // closed when requests wait for a place no longer
-	close      func()        // closes it, once
+	endWaits   func()        // closes it, once
 }
 
 // New returns an edge that serves no listener yet.
 func New(parts Parts) *Edge {
 	r := &Edge{Parts: parts, closing: make(chan struct{})}
-	r.close = sync.OnceFunc(func() { close(r.closing) })
+	r.endWaits = sync.OnceFunc(func() { close(r.closing) })
 	return r
 }
 

@@ -31,7 +31,7 @@ const maxLoggedPath = 256 // bytes of a path in the log
 // the next request on the connection, so what is kept is copied here.
 func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 	s := srv.Current()
-	q := &request{srv: srv, edge: s, Request: exchange.Request{ServedBy: s.Exchange, Arrived: time.Now()}}
+	q := &request{srv: srv, snapshot: s, Request: exchange.Request{ServedBy: s.Exchange, Arrived: time.Now()}}
 	defer func() {
 		if v := recover(); v != nil {
 			q.panicked(v)
@@ -42,7 +42,7 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 	}()
 	h, conn := &c.Request().Header, c.Context().Conn().(*clientConn)
 	framing, e := checkFraming(requestHead{Proto: string(h.Protocol()), URI: h.RequestURI(), Raw: h.RawHeaders()})
-	if e == nil && (conn.head.bareLF || !conn.open) {
+	if e == nil && (conn.head.bareLF || !conn.unfinished) { // not unfinished: the server found an end of the head, and headEnd none
 		e = openai.ErrFraming("A header line does not end in CRLF.")
 	}
 	if e != nil {
@@ -62,7 +62,7 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 		return nil
 	}
 	q.route, q.name = rt, name
-	if q.who, e = srv.authenticate(q.edge, rt, c); e != nil {
+	if q.who, e = srv.authenticate(q.snapshot, rt, c); e != nil {
 		return srv.reject(c, e)
 	}
 	q.Path, q.Pattern, q.Subject, q.Tenant = rt.path, rt.String(), q.who.Subject, q.who.Tenant
@@ -96,7 +96,7 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 			return nil
 		}
 	}
-	q.Caller = q
+	q.Caller = q // its Ended, in admit.go, gives back the place and the lease; the exchanges of a fan have the fan as Caller
 	x := srv.Exchanges.Begin(&q.Request)
 	q.x = x
 	x.WatchClient(conn)
@@ -141,9 +141,9 @@ func contentType(h *fasthttp.RequestHeader, does doing) *openai.Error {
 
 // answerModels answers with the models that the caller may name, or with one of them.
 func (srv *Edge) answerModels(q *request, c *fiber.Ctx) error {
-	answer, e := q.edge.modelList(q.who), (*openai.Error)(nil)
+	answer, e := q.snapshot.modelList(q.who), (*openai.Error)(nil)
 	if q.route.does == oneModel {
-		answer, e = q.edge.oneModel(q.who, q.name)
+		answer, e = q.snapshot.oneModel(q.who, q.name)
 	}
 	if e != nil {
 		return srv.reject(c, e)
@@ -155,13 +155,13 @@ func (srv *Edge) answerModels(q *request, c *fiber.Ctx) error {
 	return nil
 }
 
-// relayed is an answer that is sent as it comes. RelayTo names the client's connection, before anything else is called. When handle has
+// relayed is an answer that is sent as it comes. SetClient is called first, with the client's connection. When handle has
 // returned, the server reads it: a fan by Read, an exchange by WriteTo, which sends each event as it comes. At the end the server calls
 // CloseWithError.
 type relayed interface {
 	Read(p []byte) (int, error)
 	CloseWithError(err error) error
-	RelayTo(conn net.Conn)
+	SetClient(conn net.Conn)
 }
 
 var _ fasthttp.BodyWriterTo = (*exchange.Exchange)(nil) // else the server would call Read, and hold a buffer for it
@@ -202,7 +202,7 @@ func (srv *Edge) sendReply(c *fiber.Ctx, id, why string, a exchange.Reply, s rel
 		h.SetContentType("text/event-stream; charset=utf-8")
 		h.Set(fiber.HeaderCacheControl, "no-cache")
 		h.Set("X-Accel-Buffering", "no")
-		s.RelayTo(c.Context().Conn())
+		s.SetClient(c.Context().Conn())
 		c.Response().SetBodyStream(s, -1) // what the server then calls: see relayed
 		return
 	case a.Err != nil:

@@ -39,11 +39,11 @@ type clientConn struct {
 	stops atomic.Bool // an answer that is being written is not written to its end
 
 	raw      nonblock.Conn
-	buf      *nonblock.Buf // that early is in; nil if that is empty
+	buf      *nonblock.Buf // buffered lies in it; nil if that is empty
 	buffered []byte        // read before it was asked for
 
 	head       headEnd
-	open       bool  // a head has been read, and not all that belongs to its request
+	unfinished bool  // a head has been read, and not all that belongs to its request
 	bodyLeft   int64 // bytes of the body, or of its chunk, that are still to be read
 	chunked    bool  // the body
 	closes     bool  // the client wants the connection closed after the answer
@@ -145,7 +145,7 @@ func (l *listener) noteSpoken(a *clientConn) {
 // Read reads a request's head for the server, and nothing after it. The server waits for a request by asking for one byte, and
 // holds no memory for it meanwhile: what has come with that is kept until it asks for the rest, at once.
 func (a *clientConn) Read(p []byte) (n int, err error) {
-	if a.open { // nothing that follows can be trusted to be a request
+	if a.unfinished { // nothing that follows can be trusted to be a request
 		return 0, io.EOF
 	}
 	if len(a.buffered) == 0 && len(p) == 1 && a.raw.Available() {
@@ -170,7 +170,7 @@ func (a *clientConn) Read(p []byte) (n int, err error) {
 // consume copies as much of b as belongs to the head.
 func (a *clientConn) consume(p, b []byte) int {
 	end := a.head.find(b)
-	if a.open = end >= 0; a.open {
+	if a.unfinished = end >= 0; a.unfinished {
 		b = b[:end]
 	}
 	return copy(p, b)
@@ -224,19 +224,19 @@ func (a *clientConn) drop(n int) {
 // expect begins the body that follows the head.
 func (a *clientConn) expect(f bodyFraming) {
 	a.chunked, a.bodyLeft, a.closes, a.limit = f.length < 0, max(f.length, 0), f.closes, 0
-	a.open = f.length != 0
+	a.unfinished = f.length != 0
 }
 
 // finishRequest makes the connection ready for the next request. What is here of a body that nothing has read is dropped. It reports false,
 // and the connection ends, if more of that body is still to come, or if the client asked for the connection to be closed. The server itself
 // knows only the value "close", and not "Close" or "TE, close".
 func (a *clientConn) finishRequest() bool {
-	if a.open && !a.chunked && a.bodyLeft > 0 && a.bodyLeft <= int64(len(a.buffered)) {
+	if a.unfinished && !a.chunked && a.bodyLeft > 0 && a.bodyLeft <= int64(len(a.buffered)) {
 		a.drop(int(a.bodyLeft))
-		a.open = false
+		a.unfinished = false
 	}
-	a.lingers = a.open
-	return !a.open && !a.closes
+	a.lingers = a.unfinished
+	return !a.unfinished && !a.closes
 }
 
 // headEnd finds the end of a request's head.

@@ -42,10 +42,10 @@ func (q *request) findStored(ctx context.Context) (e *openai.Error) {
 		}
 		return nil
 	}
-	if q.Pin, q.Body.Model, e = q.edge.held(ctx, q.name, "response_id", q.who); e != nil {
+	if q.Pin, q.Body.Model, e = q.snapshot.held(ctx, q.name, "response_id", q.who); e != nil {
 		return e
 	}
-	if q.Model = q.edge.Fleet.Models[q.Pin.Model]; !slices.Contains(q.Model.Decode, q.Pin) {
+	if q.Model = q.snapshot.Fleet.Models[q.Pin.Model]; !slices.Contains(q.Model.Decode, q.Pin) {
 		return errNoResponse(reason.ResponseEngineGone, q.name, "response_id") // it answers no more requests
 	}
 	if e = q.permitted(); e != nil {
@@ -95,7 +95,7 @@ func (rt *route) target(name, query string) (string, *openai.Error) {
 
 // readPrevious finds the engine that holds the response that this one is the next of: only it can go on.
 func (q *request) readPrevious(ctx context.Context) (e *openai.Error) {
-	if q.Pin, _, e = q.edge.held(ctx, q.Body.Previous, "previous_response_id", q.who); e != nil {
+	if q.Pin, _, e = q.snapshot.held(ctx, q.Body.Previous, "previous_response_id", q.who); e != nil {
 		return e
 	}
 	if !slices.Contains(q.Model.Decode, q.Pin) {

@@ -159,7 +159,7 @@ func (o Owned) UnreadTokens() (asked, over int) {
 
 // Finished reports whether there is nothing more to do but to close the stream, if it is one.
 func (o Owned) Finished() bool {
-	return o.HasOutcome || o.Streams() && o.Reply.Stream.Ended() != nil
+	return o.HasOutcome || o.Streams() && o.Reply.Stream.Err() != nil
 }
 
 // Advance takes one step, and returns what it has brought of a stream.

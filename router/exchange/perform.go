@@ -87,7 +87,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 	case dispatch.DoGiveUp:
 		x.Sum.NotContinued = "failed"
 	case dispatch.DoAppendEnd:
-		x.Reply.Stream.EndContinued()
+		x.Reply.Stream.AppendEnd()
 	case dispatch.DoCut:
 		if l := a.legOf(e); l != nil {
 			x.noteFailure(a, l, e.Why)

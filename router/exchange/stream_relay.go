@@ -14,8 +14,8 @@ import (
 	"pdrouter/router/relay"
 )
 
-// RelayTo names the client's connection. The goroutine that serves it then calls WriteTo and CloseWithError.
-func (x *Exchange) RelayTo(conn net.Conn) {
+// SetClient sets the client's connection, and the deadline of the first write to it. Then the server calls WriteTo and CloseWithError.
+func (x *Exchange) SetClient(conn net.Conn) {
 	x.client = ClientWriter{Conn: conn, Limit: x.s.Config.Timeouts.Write}
 	x.client.ExtendDeadline()
 }
@@ -64,12 +64,12 @@ func (x *Exchange) more() (err error) {
 			x.Panicked(v)
 			s.Abort()
 			if err = nil; s.Empty() {
-				err = s.Ended()
+				err = s.Err()
 			}
 		}
 	}()
 	for s.Empty() {
-		if err := s.Ended(); err != nil {
+		if err := s.Err(); err != nil {
 			return err
 		}
 		s.Reuse()
@@ -118,7 +118,7 @@ func (x *Exchange) stepStream() {
 // pour takes the events of all that is here. It reports false if that is nothing.
 func (x *Exchange) pour() (some bool) {
 	s := x.Reply.Stream
-	for d := s.Leg; !s.Ends(); some = true {
+	for d := s.Leg; s.NeedsMore(); some = true {
 		b, err := d.Response.Take()
 		switch {
 		case err != nil:
@@ -146,7 +146,7 @@ func (x *Exchange) streamEnded() {
 	if c, ok := x.client.Conn.(interface{ JoinNext() }); ok {
 		c.JoinNext() // the server writes the last chunk, and then the line that ends the answer
 	}
-	s.End()
+	s.Finish()
 }
 
 // streamFailed tells the dispatch that the stream has failed, and what that leaves to be done.

@@ -26,8 +26,8 @@ type writer struct {
 	silent  bool          // nothing came in its time
 }
 
-// RelayTo names the client's connection.
-func (w *writer) RelayTo(conn net.Conn) {
+// SetClient sets the client's connection, and the deadline of the first write to it.
+func (w *writer) SetClient(conn net.Conn) {
 	w.Conn = conn
 	w.ExtendDeadline()
 }

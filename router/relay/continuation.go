@@ -205,13 +205,13 @@ func (o *Continuation) head(dst []byte) []byte {
 	return append(dst, `,"choices":[`...)
 }
 
-// EndContinued sends what the stream lacks of its end. Its leg is over, and its engine judged.
-func (s *Stream) EndContinued() {
+// AppendEnd sends what the stream lacks of its end. Its leg is over, and its engine judged.
+func (s *Stream) AppendEnd() {
 	if o := s.continuation; !o.finished {
 		s.out = o.choice(s.out, nil, json.RawMessage(`"length"`), nil)
 	}
 	s.closeContinued(s.usage.Output)
-	s.End()
+	s.Finish()
 }
 
 // closeContinued ends the client's stream, with the usage of the whole if that was asked for.

@@ -131,12 +131,12 @@ func (s *Stream) Take(b []byte) {
 // Fail notes that nothing more comes from decode, but for the whole events that are here.
 func (s *Stream) Fail(why reason.Reason, err error) { s.wrong, s.Leg.Failure = why, err }
 
-// Ends reports whether the stream needs nothing more from decode.
-func (s *Stream) Ends() bool { return s.seen || s.wrong != reason.None }
+// NeedsMore reports whether the stream needs more from decode: the terminal event was not taken, and nothing has failed.
+func (s *Stream) NeedsMore() bool { return !s.seen && s.wrong == reason.None }
 
 // relayAll takes all whole events that are here and that the client may have.
 func (s *Stream) relayAll() {
-	for !s.Ends() && s.frames != nil {
+	for s.NeedsMore() && s.frames != nil {
 		event, ok := s.frames.Next()
 		if !ok || !s.relay(event) {
 			return
@@ -228,10 +228,10 @@ func (s *Stream) FreeIfEmpty() {
 	}
 }
 
-// Ended is how the stream has ended, nil if it has not; io.EOF if the client has the terminal event.
-func (s *Stream) Ended() error { return s.err }
+// Err is how the client's stream has ended: nil if it has not, io.EOF after its terminal event, ErrCut before it.
+func (s *Stream) Err() error { return s.err }
 
-// Abort ends the stream where it is, unless it has ended.
+// Abort ends the client's stream where it is, unless it has ended.
 func (s *Stream) Abort() {
 	if s.err == nil {
 		s.err = ErrCut
@@ -274,8 +274,8 @@ func (s *Stream) Remedy() (r Remedy, why string) {
 	return remedyContinue, ""
 }
 
-// End ends the stream after its terminal event.
-func (s *Stream) End() { s.err = io.EOF }
+// Finish ends the client's stream after its terminal event.
+func (s *Stream) Finish() { s.err = io.EOF }
 
 // Usage is what is known of the tokens of a request.
 type Usage struct {
@@ -307,5 +307,6 @@ const KeepAliveEvent = ": keep-alive\n\n"
 // KeepAlive sends the client a sign that the stream lives. What is relayed is whole events, so it comes between two.
 func (s *Stream) KeepAlive() { s.out = append(s.out, KeepAliveEvent...) }
 
-// ErrCut ends a client's connection after an error event, so that no client takes a part for the whole.
+// ErrCut ends a client's connection before the terminal event, so that no client takes a part for the whole. A client that is there gets an
+// error event first.
 var ErrCut = errors.New("the answer was cut")
