@@ -296,3 +296,35 @@ func TestFault47RetryAfter(t *testing.T) {
 		})
 	}
 }
+
+// TestTooManyConnections opens more connections than limits.concurrent: the next one is told so as every client is told of an error, and it
+// is counted. When one has left, another is served.
+func TestTooManyConnections(t *testing.T) {
+	s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+	s.Config.Limits.Concurrent = 2
+	refused := make(chan string, 1)
+	g := routertest.Start(t, s.Config, router.Parts{Refused: func(status int, why string) { refused <- fmt.Sprint(status, " ", why) }})
+	one, other := dial(t, g.Addr), dial(t, g.Addr)
+	defer one.Close()
+	const ask = "GET " + routertest.PathModels + " HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+	status, rest, closed := routertest.RawRequest(t, g.Addr, ask)
+	head, body, _ := strings.Cut(rest, "\r\n\r\n")
+	if !strings.Contains(status, " 503 ") || !closed || !strings.Contains(head, "X-Pdrouter-Reason: too_many_connections") {
+		t.Fatalf("%q, closed %t\n%s", status, closed, rest)
+	}
+	if e := routertest.ErrorOf(t, body); e.Type != "ServiceUnavailableError" {
+		t.Errorf("error %+v", e)
+	}
+	if got := <-refused; got != "503 too_many_connections" {
+		t.Errorf("counted %q", got)
+	}
+	_ = other.Close()
+	routertest.Eventually(t, "another client is served", func() bool {
+		status, _, _ := routertest.RawRequest(t, g.Addr, ask)
+		select {
+		case <-refused:
+		default:
+		}
+		return strings.Contains(status, " 200 ")
+	})
+}

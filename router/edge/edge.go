@@ -7,6 +7,7 @@ package edge
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -113,6 +114,7 @@ const newcomer = time.Second
 // cuts the rest with an error event, and returns. It closes ln, and serves connections that were accepted before. Call it once.
 func (srv *Edge) Serve(ctx context.Context, ln net.Listener) error {
 	clients := newListener(ln)
+	clients.most, clients.refuse = srv.Current().Config.Limits.Concurrent, srv.refuseConnection
 	accepting := make(chan error, 1)
 	go func() { accepting <- clients.run() }()
 	server := srv.newServer(srv.Current().Config)
@@ -160,7 +162,25 @@ func (srv *Edge) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// newServer returns the HTTP server for clients. limits.concurrent, timeouts.read and timeouts.idle are those of cfg as long as it runs.
+// refuseConnection answers and closes a connection beyond limits.concurrent. It runs on the goroutine that accepts all others, so a client
+// with TLS gets no answer: the handshake would have to be waited for. A new connection takes the answer of one without TLS at once.
+func (srv *Edge) refuseConnection(conn net.Conn) {
+	defer conn.Close()
+	e, id := openai.NewError(reason.TooManyConnections, "Too many client connections are open."), newRequestID()
+	if refused := srv.Current().Refused; refused != nil {
+		refused(e.Status, e.Reason.String())
+	}
+	srv.Log.Warn("refused", "request_id", id, "remote", conn.RemoteAddr().String(), "status", e.Status, "reason", e.Reason.String())
+	if _, secure := conn.(*tls.Conn); secure {
+		return
+	}
+	body := openai.ShapeCompletions.AppendError(nil, e)
+	_, _ = fmt.Fprintf(conn, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"+
+		"X-Request-Id: %s\r\nX-Pdrouter-Reason: %s\r\nConnection: close\r\n\r\n%s",
+		e.Status, http.StatusText(e.Status), len(body), id, e.Reason, body)
+}
+
+// newServer returns the HTTP server for clients. timeouts.read and timeouts.idle are those of cfg as long as it runs.
 func (srv *Edge) newServer(cfg *config.Config) *fiber.App {
 	app := fiber.New(fiber.Config{
 		CaseSensitive:         true,
@@ -169,7 +189,7 @@ func (srv *Edge) newServer(cfg *config.Config) *fiber.App {
 		ReadBufferSize:        HeadBytes,
 		ReadTimeout:           cfg.Timeouts.Read,
 		IdleTimeout:           cfg.Timeouts.Idle,
-		Concurrency:           cfg.Limits.Concurrent,
+		Concurrency:           2 * cfg.Limits.Concurrent, // the listener holds the limit; a connection that has ended counts here for a moment
 		ErrorHandler:          srv.answerUnreadable,
 	})
 	server := app.Server()

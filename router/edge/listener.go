@@ -2,7 +2,6 @@ package edge
 
 import (
 	"bytes"
-	"crypto/tls"
 	"errors"
 	"io"
 	"maps"
@@ -22,6 +21,9 @@ type listener struct {
 	ln    net.Listener
 	conns chan net.Conn // closed when no more are to come
 	bufs  sync.Pool     // of *nonblock.Buf
+
+	most   int            // connections at once; 0 is no limit
+	refuse func(net.Conn) // answers and closes one more
 
 	mu     sync.Mutex
 	silent map[*clientConn]struct{}
@@ -71,9 +73,16 @@ func (l *listener) run() error {
 			}
 			return err
 		}
+		if l.full() {
+			l.refuse(conn)
+			continue
+		}
 		l.conns <- l.add(conn)
 	}
 }
+
+// full reports whether there are as many connections as there may be.
+func (l *listener) full() bool { return l.most > 0 && l.openCount() >= l.most }
 
 // add notes a connection.
 func (l *listener) add(conn net.Conn) *clientConn {
@@ -297,20 +306,12 @@ func (a *clientConn) Write(p []byte) (int, error) {
 	return max(0, n-before), err
 }
 
-// errNoHandshake says that a connection is refused before its TLS handshake.
-var errNoHandshake = errors.New("router: a refused connection gets no TLS handshake")
-
 // answerPart is how much of an answer its client has to read within the limit of a write.
 const answerPart = 64 << 10
 
 // write writes all of p. A large answer is written in parts, each with a deadline of its own: what ends it is a client that does not read,
 // and not one that reads slowly.
 func (a *clientConn) write(p []byte) (n int, _ error) {
-	// The server answers a connection beyond limits.concurrent on the goroutine that accepts all others. By TLS that write would begin with
-	// the handshake, and wait for a client that sends none. Any other answer comes after the client's first bytes.
-	if _, secure := a.Conn.(*tls.Conn); secure && !a.spoke.Load() {
-		return 0, errNoHandshake
-	}
 	if a.limit == 0 {
 		return a.writePart(p)
 	}

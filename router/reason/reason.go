@@ -15,6 +15,7 @@ const (
 	BadFraming
 	BadHost
 	HeadTooLarge
+	TooManyConnections
 	Timeout
 	NoRoute
 	Unsupported
@@ -97,6 +98,7 @@ var table = [...]struct {
 	BadFraming:          {"bad_framing", 400, noRetry, hangUp, "The request's framing or a header field is invalid or ambiguous; `Host` is missing, given twice or no host."},
 	BadHost:             {"bad_host", 400, noRetry, hangUp, "The `Host` field is not the host that the request target names, or is no host."},
 	HeadTooLarge:        {"head_too_large", 431, noRetry, hangUp, "The request's head is larger than 16 KiB or has more than 100 fields."},
+	TooManyConnections:  {"too_many_connections", 503, 0, hangUp, "`limits.concurrent` client connections are open already. A client with TLS gets no answer."},
 	Timeout:             {"timeout", 408, noRetry, hangUp, "The request did not arrive completely within `timeouts.read`."},
 	NoRoute:             {"no_route", 404, noRetry, false, "There is no such route."},
 	Unsupported:         {"no_route", 501, noRetry, false, "`/v1/realtime` is not supported."},
