@@ -111,14 +111,14 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := newOwner(ctx, cfg, self, host{now: clock(time.Now()), agree: agree, exited: procid.Exited})
-	l := &lookups{ctx: ctx, directory: cfg.Directory, timeout: cfg.Times.Lookup, post: w.enqueue}
-	w.host.ask = l.ask
-	a := &Agent{cancel: cancel, done: make(chan struct{}), owner: w, lookups: l, record: self}
+	o := newOwner(ctx, cfg, self, host{now: clock(time.Now()), agree: agree, exited: procid.Exited})
+	l := &lookups{ctx: ctx, directory: cfg.Directory, timeout: cfg.Times.Lookup, post: o.enqueue}
+	o.host.ask = l.ask
+	a := &Agent{cancel: cancel, done: make(chan struct{}), owner: o, lookups: l, record: self}
 	go func() {
 		defer close(a.done)
-		w.run()
-		a.err = w.closeTransport()
+		o.run()
+		a.err = o.closeTransport()
 	}()
 	return a, nil
 }

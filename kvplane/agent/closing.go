@@ -30,42 +30,42 @@ type shutdown struct {
 func (e *shutdown) Due() time.Duration { return e.wake }
 
 // beginShutdown fails everything that is under way: P sends BYE, D sends CANCEL.
-func (w *owner) beginShutdown() {
-	if w.shutdown.begun {
+func (o *owner) beginShutdown() {
+	if o.shutdown.begun {
 		return
 	}
-	w.shutdown = shutdown{begun: true, until: w.now() + closeWait}
-	w.step(core.Event{Kind: core.EvClose})
-	w.sendAcks()
-	w.shutdown.wake = w.now() + flushTime
-	w.timers.Set(&w.shutdown)
+	o.shutdown = shutdown{begun: true, until: o.now() + closeWait}
+	o.step(core.Event{Kind: core.EvClose})
+	o.sendAcks()
+	o.shutdown.wake = o.now() + flushTime
+	o.timers.Set(&o.shutdown)
 }
 
 // shutdownDone says that nothing is left to wait for, or no time to do so.
-func (w *owner) shutdownDone() bool {
-	if !w.shutdown.begun {
+func (o *owner) shutdownDone() bool {
+	if !o.shutdown.begun {
 		return false
 	}
-	now := w.now()
-	if now >= w.shutdown.until {
+	now := o.now()
+	if now >= o.shutdown.until {
 		return true
 	}
-	if len(w.writes) > 0 || w.awaits() {
-		w.wakeAt(w.shutdown.until)
+	if len(o.writes) > 0 || o.awaits() {
+		o.wakeAt(o.shutdown.until)
 		return false
 	}
-	if quiet := w.sentAt + flushTime; w.sentAt > 0 && now < quiet {
-		w.wakeAt(min(quiet, w.shutdown.until))
+	if quiet := o.sentAt + flushTime; o.sentAt > 0 && now < quiet {
+		o.wakeAt(min(quiet, o.shutdown.until))
 		return false
 	}
 	return true
 }
 
 // wakeAt makes the owner check again at a time.
-func (w *owner) wakeAt(at time.Duration) {
-	if w.shutdown.wake != at {
-		w.shutdown.wake = at
-		w.timers.Set(&w.shutdown)
+func (o *owner) wakeAt(at time.Duration) {
+	if o.shutdown.wake != at {
+		o.shutdown.wake = at
+		o.timers.Set(&o.shutdown)
 	}
 }
 
@@ -73,28 +73,28 @@ func (w *owner) wakeAt(at time.Duration) {
 // here any more. And nothing lands here any more, except what a process copies without a transport (mayCopyDirectly): of that only its death is
 // proof, unless the transport could fence it. A transport that could not be closed may go on with everything: the error
 // releases no blocks.
-func (w *owner) closeTransport() error {
+func (o *owner) closeTransport() error {
 	known := map[metadata.Incarnation][]metadata.Record{}
-	for inc, e := range w.engines {
+	for inc, e := range o.engines {
 		known[inc] = e.records
 	}
-	for inc, records := range w.liveness.unprovenDead {
+	for inc, records := range o.liveness.unprovenDead {
 		known[inc] = records
 	}
 	fenced := map[metadata.Incarnation]bool{}
 	incarnations := slices.SortedFunc(maps.Keys(known), compareIncarnations)
 	for _, inc := range incarnations {
-		fenced[inc] = w.fenceAll(known[inc])
+		fenced[inc] = o.fenceAll(known[inc])
 	}
-	err := w.cfg.Transport.Close()
+	err := o.cfg.Transport.Close()
 	closed := err == nil
-	for _, id := range slices.Sorted(maps.Keys(w.writes)) {
+	for _, id := range slices.Sorted(maps.Keys(o.writes)) {
 		if closed {
-			w.ended(transport.Incoming{Kind: transport.WriteEnded, ID: id, Err: errEnded})
+			o.ended(transport.Incoming{Kind: transport.WriteEnded, ID: id, Err: errEnded})
 		}
 	}
 	for _, inc := range incarnations {
-		w.step(core.Event{Kind: core.EvGone, Inc: inc, Fenced: fenced[inc] || closed && !w.anyMayCopyDirectly(known[inc])})
+		o.step(core.Event{Kind: core.EvGone, Inc: inc, Fenced: fenced[inc] || closed && !o.anyMayCopyDirectly(known[inc])})
 	}
 	return err
 }
@@ -104,9 +104,9 @@ func compareIncarnations(x, y metadata.Incarnation) int {
 }
 
 // anyMayCopyDirectly says that a rank of an engine may copy into this rank's memory without this agent's doing.
-func (w *owner) anyMayCopyDirectly(records []metadata.Record) bool {
+func (o *owner) anyMayCopyDirectly(records []metadata.Record) bool {
 	for _, r := range records {
-		if w.mayCopyDirectly(r) {
+		if o.mayCopyDirectly(r) {
 			return true
 		}
 	}
@@ -115,7 +115,7 @@ func (w *owner) anyMayCopyDirectly(records []metadata.Record) bool {
 
 // mayCopyDirectly says that a rank may reach this rank's memory without this agent's transport: nothing proves that its process is not one of this host,
 // or both have their KV in GPU memory, which multi-node NVLink (UCX_CUDA_IPC_ENABLE_MNNVL) maps from other hosts too.
-func (w *owner) mayCopyDirectly(r metadata.Record) bool {
-	near := r.Process.IsZero() || w.self.Process.IsZero() || r.Process.Boot == w.self.Process.Boot
-	return near || r.Layout.MemoryType == "vram" && w.self.Layout.MemoryType == "vram"
+func (o *owner) mayCopyDirectly(r metadata.Record) bool {
+	near := r.Process.IsZero() || o.self.Process.IsZero() || r.Process.Boot == o.self.Process.Boot
+	return near || r.Layout.MemoryType == "vram" && o.self.Layout.MemoryType == "vram"
 }

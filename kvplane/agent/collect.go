@@ -26,18 +26,18 @@ func (a *Agent) Do(o sched.Orders) {
 	a.owner.post(func() { a.owner.order(&o) })
 }
 
-func (w *owner) order(o *sched.Orders) {
-	for i := range o.Queue {
-		w.queue(o.Queue[i].ID, o.Queue[i].Peer)
+func (o *owner) order(x *sched.Orders) {
+	for i := range x.Queue {
+		o.queue(x.Queue[i].ID, x.Queue[i].Peer)
 	}
-	for i := range o.Expect {
-		w.expect(&o.Expect[i])
+	for i := range x.Expect {
+		o.expect(&x.Expect[i])
 	}
-	for i := range o.Offer {
-		w.offer(&o.Offer[i])
+	for i := range x.Offer {
+		o.offer(&x.Offer[i])
 	}
-	for i := range o.Abandon {
-		w.abandon(o.Abandon[i].ID, o.Abandon[i].Why)
+	for i := range x.Abandon {
+		o.abandon(x.Abandon[i].ID, x.Abandon[i].Why)
 	}
 }
 
@@ -59,27 +59,27 @@ func (a *Agent) Collect() sched.RankReport {
 }
 
 // keep adds to what waits for Collect and wakes the engine, once until it collects.
-func (w *owner) keep(add func(*sched.RankReport)) {
-	c := &w.collected
+func (o *owner) keep(add func(*sched.RankReport)) {
+	c := &o.collected
 	c.mu.Lock()
 	add(&c.next)
 	wake := !c.notified
 	c.notified = true
 	c.mu.Unlock()
-	if wake && w.cfg.Notify != nil {
-		w.cfg.Notify()
+	if wake && o.cfg.Notify != nil {
+		o.cfg.Notify()
 	}
 }
 
-func (w *owner) keepReport(r kvplane.Report) {
-	w.keep(func(next *sched.RankReport) { next.Reports = append(next.Reports, r) })
+func (o *owner) keepReport(r kvplane.Report) {
+	o.keep(func(next *sched.RankReport) { next.Reports = append(next.Reports, r) })
 }
 
 // keepPending notes which transfers wait for a handshake, and notifies the engine if that has changed.
-func (w *owner) keepPending() {
-	w.collected.shifted = false
-	handshakes, pending := 0, w.collected.pending[:0]
-	for _, e := range w.engines {
+func (o *owner) keepPending() {
+	o.collected.shifted = false
+	handshakes, pending := 0, o.collected.pending[:0]
+	for _, e := range o.engines {
 		if n := len(e.expects) + len(e.offers); e.peers == nil || n > 0 { // known ones are looked up again
 			handshakes++
 			pending = append(append(pending, e.expects...), e.offers...)
@@ -87,13 +87,13 @@ func (w *owner) keepPending() {
 	}
 	slices.SortFunc(pending, kvplane.TransferID.Compare)
 	pending = pending[:min(len(pending), sched.MaxPending)]
-	w.collected.pending = pending
-	c := &w.collected
+	o.collected.pending = pending
+	c := &o.collected
 	c.mu.Lock()
 	same := c.next.Handshakes == handshakes && slices.Equal(c.next.Pending, pending)
 	c.mu.Unlock()
 	if !same {
-		w.keep(func(next *sched.RankReport) {
+		o.keep(func(next *sched.RankReport) {
 			next.Handshakes, next.Pending = handshakes, append(next.Pending[:0], pending...)
 		})
 	}

@@ -29,46 +29,46 @@ type generation struct {
 }
 
 // raise makes every generation of an engine below least void.
-func (w *owner) raise(name string, least uint64) {
-	w.newest[name] = generation{max(w.newest[name].least, least), w.now()}
+func (o *owner) raise(name string, least uint64) {
+	o.newest[name] = generation{max(o.newest[name].least, least), o.now()}
 }
 
 // makeRoom forgets engines that have left for good, now that another one is to be added. The directory is asked about
 // the one that was unused for longest; where the table is full, idle ones are forgotten unasked, for a live one is
 // looked up again when it is needed.
-func (w *owner) makeRoom() error {
-	w.forgetNames()
-	now, full := w.now(), len(w.peers) >= w.room
+func (o *owner) makeRoom() error {
+	o.forgetNames()
+	now, full := o.now(), len(o.peers) >= o.room
 	unused := forgetAfter
 	if full {
-		unused = w.cfg.Times.Lease + w.cfg.Times.Wait
+		unused = o.cfg.Times.Lease + o.cfg.Times.Wait
 	}
-	if full || !w.asking {
-		idle := w.idle(now - unused)
+	if full || !o.asking {
+		idle := o.idle(now - unused)
 		if !full && len(idle) > 0 {
-			w.ask(idle[0])
+			o.ask(idle[0])
 		}
-		for len(idle) > 0 && len(w.peers) >= w.room {
-			w.forget(idle[0])
+		for len(idle) > 0 && len(o.peers) >= o.room {
+			o.forget(idle[0])
 			idle = idle[1:]
 		}
 	}
-	if len(w.peers) >= w.room {
-		return fmt.Errorf("kvplane: %d peers are known and in use; that is the most", len(w.peers))
+	if len(o.peers) >= o.room {
+		return fmt.Errorf("kvplane: %d peers are known and in use; that is the most", len(o.peers))
 	}
 	return nil
 }
 
 // idle lists the engines with which nothing is under way and that were not used after a time, the longest unused first.
-func (w *owner) idle(since time.Duration) []metadata.Incarnation {
+func (o *owner) idle(since time.Duration) []metadata.Incarnation {
 	var out []metadata.Incarnation
-	for inc, e := range w.engines {
-		if e.used() <= since && w.isIdle(inc, e) {
+	for inc, e := range o.engines {
+		if e.used() <= since && o.isIdle(inc, e) {
 			out = append(out, inc)
 		}
 	}
 	slices.SortFunc(out, func(a, b metadata.Incarnation) int {
-		return cmp.Or(cmp.Compare(w.engines[a].used(), w.engines[b].used()), compareIncarnations(a, b))
+		return cmp.Or(cmp.Compare(o.engines[a].used(), o.engines[b].used()), compareIncarnations(a, b))
 	})
 	return out
 }
@@ -83,12 +83,12 @@ func (e *engine) used() time.Duration {
 }
 
 // isIdle says that nothing is under way with an engine, and nothing remembered but that it is there.
-func (w *owner) isIdle(inc metadata.Incarnation, e *engine) bool {
-	if e.peers == nil || e.refreshing || len(e.expects)+len(e.offers)+len(e.held) > 0 || w.owing[inc] > 0 {
+func (o *owner) isIdle(inc metadata.Incarnation, e *engine) bool {
+	if e.peers == nil || e.refreshing || len(e.expects)+len(e.offers)+len(e.held) > 0 || o.owing[inc] > 0 {
 		return false
 	}
 	for _, p := range e.peers {
-		if p.writes > 0 || p.ackDue || w.producer.Busy(p.id) || w.consumer.Busy(p.id) {
+		if p.writes > 0 || p.ackDue || o.producer.Busy(p.id) || o.consumer.Busy(p.id) {
 			return false
 		}
 	}
@@ -96,20 +96,20 @@ func (w *owner) isIdle(inc metadata.Incarnation, e *engine) bool {
 }
 
 // ask has the directory say whether an idle engine is still there. One that it does not know is forgotten.
-func (w *owner) ask(inc metadata.Incarnation) {
-	e := w.engines[inc]
-	w.asking = true
-	asked := w.now()
-	w.lookup(inc, func(_ []metadata.Record, err error) {
-		w.asking = false
+func (o *owner) ask(inc metadata.Incarnation) {
+	e := o.engines[inc]
+	o.asking = true
+	asked := o.now()
+	o.lookup(inc, func(_ []metadata.Record, err error) {
+		o.asking = false
 		switch {
-		case w.engines[inc] != e:
+		case o.engines[inc] != e:
 		case errors.Is(err, ErrSuperseded):
-			w.gone(inc, w.cfg.SerialStarts)
+			o.gone(inc, o.cfg.SerialStarts)
 		case err == nil:
 			e.asked = asked // not again for a while
-		case e.used() < asked && w.isIdle(inc, e):
-			w.forget(inc)
+		case e.used() < asked && o.isIdle(inc, e):
+			o.forget(inc)
 		}
 	})
 }
@@ -117,36 +117,36 @@ func (w *owner) ask(inc metadata.Incarnation) {
 // forget drops an engine with which nothing is under way. Should it come back, it is looked up anew; its write requests
 // then have higher numbers than any before, so that it never takes one for an old one. What it asks about numbers that may have
 // been written before is answered as if they had been.
-func (w *owner) forget(inc metadata.Incarnation) {
-	e := w.engines[inc]
-	w.log.Info("kvplane: an engine that is not used is forgotten", "peer", inc.ID())
-	delete(w.engines, inc)
+func (o *owner) forget(inc metadata.Incarnation) {
+	e := o.engines[inc]
+	o.log.Info("kvplane: an engine that is not used is forgotten", "peer", inc.ID())
+	delete(o.engines, inc)
 	for _, p := range e.peers {
-		w.consumer.EndSession(p.id)
-		w.producer.EndSession(p.id)
+		o.consumer.EndSession(p.id)
+		o.producer.EndSession(p.id)
 		p.gone, p.retry = true, 0
 	}
-	w.step(core.Event{Kind: core.EvGone, Inc: inc})
+	o.step(core.Event{Kind: core.EvGone, Inc: inc})
 	for _, p := range e.peers {
-		w.release(p)
+		o.release(p)
 	}
 }
 
 // forgetNames drops the oldest generations of engines of which nothing else is known, when there are too many.
-func (w *owner) forgetNames() {
-	if len(w.newest) <= maxNames {
+func (o *owner) forgetNames() {
+	if len(o.newest) <= maxNames {
 		return
 	}
 	known := map[string]bool{}
-	for inc := range w.engines {
+	for inc := range o.engines {
 		known[inc.Engine] = true
 	}
-	for inc := range w.liveness.unprovenDead {
+	for inc := range o.liveness.unprovenDead {
 		known[inc.Engine] = true
 	}
-	for _, x := range w.quarantine {
+	for _, x := range o.quarantine {
 		known[x.inc.Engine] = true
 	}
-	before := w.now() - forgetAfter
-	maps.DeleteFunc(w.newest, func(name string, g generation) bool { return !known[name] && g.at <= before })
+	before := o.now() - forgetAfter
+	maps.DeleteFunc(o.newest, func(name string, g generation) bool { return !known[name] && g.at <= before })
 }

@@ -42,8 +42,8 @@ func (l *lookups) ask(inc metadata.Incarnation, then func([]metadata.Record, err
 }
 
 // lookup asks for the records of all ranks of an incarnation, in the order of its ranks.
-func (w *owner) lookup(inc metadata.Incarnation, then func([]metadata.Record, error)) {
-	w.host.ask(inc, func(records []metadata.Record, err error) {
+func (o *owner) lookup(inc metadata.Incarnation, then func([]metadata.Record, error)) {
+	o.host.ask(inc, func(records []metadata.Record, err error) {
 		if err == nil {
 			records, err = plan.Ranks(records)
 		}

@@ -38,33 +38,33 @@ const (
 )
 
 // spin lets others run between two polls of an owner that does not sleep.
-func (w *owner) spin(passes int) {
-	if w.contended == 0 && passes%gosched > 0 {
+func (o *owner) spin(passes int) {
+	if o.contended == 0 && passes%gosched > 0 {
 		yield()
 		return
 	}
-	began := w.now()
+	began := o.now()
 	runtime.Gosched()
-	switch took := w.now() - began; {
+	switch took := o.now() - began; {
 	case took > contendedYield:
-		w.contended = turns
-	case w.contended > 0:
-		w.contended--
+		o.contended = turns
+	case o.contended > 0:
+		o.contended--
 	}
 	yield()
 }
 
 // idleWait is how long the owner may sleep after a pass without news: 0 is not at all, sleepShortly for about 0.1 ms; forever: until
 // a wakeup, without a timer.
-func (w *owner) idleWait(l *backoff) (wait time.Duration, forever bool) {
-	at := w.next()
+func (o *owner) idleWait(l *backoff) (wait time.Duration, forever bool) {
+	at := o.next()
 	if at > 0 {
-		wait = max(at-w.now(), 1)
+		wait = max(at-o.now(), 1)
 	}
-	if !w.cfg.Transport.Polled() || !w.outstanding() {
+	if !o.cfg.Transport.Polled() || !o.outstanding() {
 		return wait, at == 0
 	}
-	if p := w.pause(l); at == 0 || p < wait {
+	if p := o.pause(l); at == 0 || p < wait {
 		wait = p
 	}
 	return wait, false
@@ -72,17 +72,17 @@ func (w *owner) idleWait(l *backoff) (wait time.Duration, forever bool) {
 
 // pause is how long the owner of a polled transport sleeps after a pass without news. What a peer posts is announced by
 // its doorbell, or has come before this owner's attention ended; the last step is only for what comes without.
-func (w *owner) pause(l *backoff) time.Duration {
+func (o *owner) pause(l *backoff) time.Duration {
 	l.passes++
 	if l.passes == 1 {
-		l.first = w.polledAt
+		l.first = o.polledAt
 	}
-	l.still = l.still || l.passes == spins && w.polledAt == l.first
-	quiet := w.polledAt - w.active // not until now: the last poll must have been after the end of attention
+	l.still = l.still || l.passes == spins && o.polledAt == l.first
+	quiet := o.polledAt - o.active // not until now: the last poll must have been after the end of attention
 	switch {
-	case !l.still && (quiet < transport.Attention || len(w.writes) > 0 && w.polledAt < w.moving):
+	case !l.still && (quiet < transport.Attention || len(o.writes) > 0 && o.polledAt < o.moving):
 		return 0
-	case !l.still && l.sleeps < int(transport.Dozing/shortest) && (len(w.writes) > 0 || w.awaits()):
+	case !l.still && l.sleeps < int(transport.Dozing/shortest) && (len(o.writes) > 0 || o.awaits()):
 		l.sleeps++
 		return sleepShortly
 	case quiet < 10*time.Second:
@@ -94,9 +94,9 @@ func (w *owner) pause(l *backoff) time.Duration {
 // outstanding says whether a polled transport must be polled: a write is in progress, somebody writes here or may, or
 // something has just happened. An offer that no consumer has asked for, and a write request that waits for its offer, need no
 // polling on P: the consumer or the engine wakes the owner. D polls for everything that it waits for, also for P's first answer.
-func (w *owner) outstanding() bool {
-	return len(w.writes) > 0 || w.awaits() || w.now()-w.active < grace || w.polledAt-w.active < transport.Attention
+func (o *owner) outstanding() bool {
+	return len(o.writes) > 0 || o.awaits() || o.now()-o.active < grace || o.polledAt-o.active < transport.Attention
 }
 
 // awaits says whether somebody writes here or may.
-func (w *owner) awaits() bool { return len(w.awaited) > len(w.quarantine) }
+func (o *owner) awaits() bool { return len(o.awaited) > len(o.quarantine) }

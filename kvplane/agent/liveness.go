@@ -20,62 +20,62 @@ type livenessMonitor struct {
 func (v *livenessMonitor) Due() time.Duration { return v.wake }
 
 // watch makes sure that checkLiveness runs within the pause.
-func (w *owner) watch(pause time.Duration) {
-	v, at := &w.liveness, w.now()+pause
-	if w.self.Process.IsZero() || v.wake > 0 && v.wake <= at {
+func (o *owner) watch(pause time.Duration) {
+	v, at := &o.liveness, o.now()+pause
+	if o.self.Process.IsZero() || v.wake > 0 && v.wake <= at {
 		return
 	}
 	v.pause, v.wake = pause, at
-	w.timers.Set(v)
+	o.timers.Set(v)
 }
 
 // checkLiveness asks for every peer on which blocks or answers depend whether its processes are dead.
-func (w *owner) checkLiveness() {
-	w.liveness.wake = 0
-	again, hanging := false, w.hanging()
-	for inc := range w.liveness.unprovenDead {
+func (o *owner) checkLiveness() {
+	o.liveness.wake = 0
+	again, hanging := false, o.hanging()
+	for inc := range o.liveness.unprovenDead {
 		if !hanging[inc] {
-			delete(w.liveness.unprovenDead, inc)
+			delete(o.liveness.unprovenDead, inc)
 		}
 	}
 	for _, inc := range slices.SortedFunc(maps.Keys(hanging), compareIncarnations) {
-		switch records := w.recordsOf(inc); {
-		case w.dead(records):
-			w.log.Info("kvplane: a peer's processes are dead", "peer", inc.ID())
-			w.gone(inc, true)
-		case records == nil || local(w.self.Process, records):
+		switch records := o.recordsOf(inc); {
+		case o.dead(records):
+			o.log.Info("kvplane: a peer's processes are dead", "peer", inc.ID())
+			o.gone(inc, true)
+		case records == nil || local(o.self.Process, records):
 			again = true
 		}
 	}
-	again = w.recheckQuarantine(func(x *quarantinedTransfer) bool { return w.dead(x.near) }) || again
+	again = o.recheckQuarantine(func(x *quarantinedTransfer) bool { return o.dead(x.near) }) || again
 	if again {
-		w.watch(min(2*w.liveness.pause, w.cfg.Times.Pause))
+		o.watch(min(2*o.liveness.pause, o.cfg.Times.Pause))
 	}
 }
 
 // hanging lists the engines that may still write here, or for which blocks or answers are held. It reads engines and sessions,
 // never single transfers.
-func (w *owner) hanging() map[metadata.Incarnation]bool {
+func (o *owner) hanging() map[metadata.Incarnation]bool {
 	out := map[metadata.Incarnation]bool{}
-	w.consumer.Hanging(out)
-	w.producer.Hanging(out)
-	for inc, e := range w.engines {
+	o.consumer.Hanging(out)
+	o.producer.Hanging(out)
+	for inc, e := range o.engines {
 		if len(e.expects) > 0 { // which wait until it is known whom they hear from
 			out[inc] = true
 		}
 	}
-	for inc := range w.owing {
+	for inc := range o.owing {
 		out[inc] = true
 	}
 	return out
 }
 
 // recordsOf returns what is known of an engine, void or not; nil while it is looked up.
-func (w *owner) recordsOf(inc metadata.Incarnation) []metadata.Record {
-	if e := w.engines[inc]; e != nil {
+func (o *owner) recordsOf(inc metadata.Incarnation) []metadata.Record {
+	if e := o.engines[inc]; e != nil {
 		return e.records
 	}
-	return w.liveness.unprovenDead[inc]
+	return o.liveness.unprovenDead[inc]
 }
 
 // local says that every rank of an engine lives where this process can tell whether it is dead.
@@ -89,9 +89,9 @@ func local(self metadata.Process, records []metadata.Record) bool {
 }
 
 // dead says that every rank's process is proven dead. One that lives may still say how its writes have ended.
-func (w *owner) dead(records []metadata.Record) bool {
+func (o *owner) dead(records []metadata.Record) bool {
 	for _, r := range records {
-		if !procid.CanProbe(w.self.Process, r.Process) || !w.host.exited(r.Process) {
+		if !procid.CanProbe(o.self.Process, r.Process) || !o.host.exited(r.Process) {
 			return false
 		}
 	}

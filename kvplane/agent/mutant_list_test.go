@@ -50,7 +50,7 @@ func mutantRawCount(_ *sim, n *simNode, real applier) applier {
 		e := &q.event
 		if !q.producer && e.Kind == core.EvStatus && e.Msg.Status.State == wire.Done {
 			k := registrationKey{e.Peer, e.Seq}
-			if r := n.w.consumer.Incoming[ids[k]]; seen[k] && r != nil {
+			if r := n.owner.consumer.Incoming[ids[k]]; seen[k] && r != nil {
 				for _, l := range r.Producers {
 					if l.Phase != core.ProducerFinal && l.Writes {
 						e.Peer, e.Seq = l.Session.Peer, l.Seq
@@ -104,7 +104,7 @@ func mutantGeneration(n *simNode, ask asker) asker {
 
 // quiesced declares producers of failed transfers quiesced and goes on as the core would.
 func (n *simNode) quiesced(at time.Duration, out []core.Effect, which func(r *core.IncomingTransfer, l *core.ProducerState) bool) []core.Effect {
-	c := n.w.consumer
+	c := n.owner.consumer
 	c.Out, c.Now = out, at
 	for _, id := range slices.SortedFunc(maps.Keys(c.Incoming), kvplane.TransferID.Compare) {
 		r := c.Incoming[id]
@@ -169,8 +169,8 @@ func mutantOtherLeg(_ *sim, _ *simNode, real applier) applier {
 func mutantReuse(_ *sim, n *simNode, real applier) applier {
 	return func(q delivery, out []core.Effect) []core.Effect {
 		if e := &q.event; q.producer && e.Kind == core.EvWriteRequest {
-			if g := n.w.producer.Outgoing[e.ID]; g != nil && g.State == core.OutgoingTombstone && g.Offer != nil && g.Known {
-				s := n.w.producer.Sessions[e.Peer]
+			if g := n.owner.producer.Outgoing[e.ID]; g != nil && g.State == core.OutgoingTombstone && g.Offer != nil && g.Known {
+				s := n.owner.producer.Sessions[e.Peer]
 				if s == nil || s.Requests[e.Seq] == nil {
 					g.State, g.Requests = core.OutgoingHeld, nil
 				}
@@ -184,7 +184,7 @@ func mutantReuse(_ *sim, n *simNode, real applier) applier {
 func mutantNoFloor(_ *sim, n *simNode, real applier) applier {
 	return func(q delivery, out []core.Effect) []core.Effect {
 		if e := &q.event; q.producer && e.Kind == core.EvWriteRequest {
-			if s := n.w.producer.Sessions[e.Peer]; s != nil && e.Seq < s.LowWater {
+			if s := n.owner.producer.Sessions[e.Peer]; s != nil && e.Seq < s.LowWater {
 				m := *e.Msg
 				m.LowWater, s.LowWater, s.NeverStartBelow = 0, 0, 0
 				e.Msg = &m

@@ -58,9 +58,9 @@ func (t *simRepost) Poll(out []transport.Incoming) []transport.Incoming {
 func mutantRequestID(s *sim, n *simNode, real applier) applier {
 	return func(q delivery, out []core.Effect) []core.Effect {
 		if e := &q.event; q.producer && e.Kind == core.EvWriteRequest && s.byID[e.ID] != nil {
-			if g := n.w.producer.Outgoing[e.ID]; g == nil || g.State == core.OutgoingEarly {
+			if g := n.owner.producer.Outgoing[e.ID]; g == nil || g.State == core.OutgoingEarly {
 				for _, a := range s.byID[e.ID].request.attempts {
-					if o := n.w.producer.Outgoing[a.id]; o != nil && o.State == core.OutgoingHeld {
+					if o := n.owner.producer.Outgoing[a.id]; o != nil && o.State == core.OutgoingHeld {
 						e.ID = a.id
 						break
 					}
@@ -84,7 +84,7 @@ func mutantDropNegative(_ *sim, _ *simNode, real applier) applier {
 func mutantCountTwice(_ *sim, n *simNode, real applier) applier {
 	count := map[kvplane.TransferID]int{}
 	return func(q delivery, out []core.Effect) []core.Effect {
-		e, p := &q.event, n.w.producer
+		e, p := &q.event, n.owner.producer
 		repeated := false
 		if q.producer && e.Kind == core.EvWriteRequest {
 			if s := p.Sessions[e.Peer]; s != nil {
@@ -123,7 +123,7 @@ func mutantNotBegun(_ *sim, n *simNode, real applier) applier {
 	return func(q delivery, out []core.Effect) []core.Effect {
 		out = real(q, out)
 		e := &q.event
-		if s := n.w.producer.Sessions[e.Peer]; q.producer && e.Kind == core.EvCancel && s != nil {
+		if s := n.owner.producer.Sessions[e.Peer]; q.producer && e.Kind == core.EvCancel && s != nil {
 			if r := s.Requests[e.Seq]; r != nil && r.State == core.RequestWriting {
 				out = append(out, core.Effect{Do: core.DoStatus, Peer: e.Peer, Seq: e.Seq, ID: e.ID, Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}})
 			}
@@ -139,11 +139,11 @@ func mutantNotifyOnly(s *sim, n *simNode, real applier) applier {
 			if x.Do != core.DoPost || !s.model.replicated {
 				return false
 			}
-			to := n.w.peers[x.Peer].record
+			to := n.owner.peers[x.Peer].record
 			if to.Rank.TP*n.run.engine.shape.tp/to.Size.TP == n.rank.TP && to.Rank.TP%max(1, to.Size.TP/n.run.engine.shape.tp) == 0 {
 				return false
 			}
-			n.w.stepProducer(core.Event{Kind: core.EvNothing, Peer: x.Peer, Seq: x.Seq, ID: x.ID, Tokens: x.Offer.Tokens})
+			n.owner.stepProducer(core.Event{Kind: core.EvNothing, Peer: x.Peer, Seq: x.Seq, ID: x.ID, Tokens: x.Offer.Tokens})
 			return true
 		})
 	}
@@ -156,7 +156,7 @@ func mutantNoPasses(_ *sim, n *simNode, real applier) applier {
 			if x.Do != core.DoFlush {
 				return false
 			}
-			n.w.post(func() { n.w.stepConsumer(core.Event{Kind: core.EvFlushed, Peer: x.Peer, Seq: x.Seq, ID: x.ID}) })
+			n.owner.post(func() { n.owner.stepConsumer(core.Event{Kind: core.EvFlushed, Peer: x.Peer, Seq: x.Seq, ID: x.ID}) })
 			return true
 		})
 	}
@@ -165,7 +165,7 @@ func mutantNoPasses(_ *sim, n *simNode, real applier) applier {
 // mutantRefused forgets which numbers were refused, so that one that comes again finds room.
 func mutantRefused(_ *sim, n *simNode, real applier) applier {
 	return func(q delivery, out []core.Effect) []core.Effect {
-		if s := n.w.producer.Sessions[q.event.Peer]; q.producer && q.event.Kind == core.EvWriteRequest && s != nil {
+		if s := n.owner.producer.Sessions[q.event.Peer]; q.producer && q.event.Kind == core.EvWriteRequest && s != nil {
 			s.NeverStartBelow = min(s.NeverStartBelow, q.event.Seq)
 		}
 		return real(q, out)
@@ -195,7 +195,7 @@ func mutantDenied(_ *sim, _ *simNode, real applier) applier {
 func mutantHasty(_ *sim, n *simNode, real applier) applier {
 	return func(q delivery, out []core.Effect) []core.Effect {
 		if !q.producer && q.event.Kind == core.EvQueue {
-			for _, s := range n.w.consumer.Sessions { // every one alike: the order does not matter
+			for _, s := range n.owner.consumer.Sessions { // every one alike: the order does not matter
 				if s.Heartbeat.Unanswered {
 					s.Heartbeat.Missed++
 				}

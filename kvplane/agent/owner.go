@@ -97,65 +97,65 @@ type delivery struct {
 }
 
 // now is the time since the agent's start, never 0.
-func (w *owner) now() time.Duration { return w.host.now() }
+func (o *owner) now() time.Duration { return o.host.now() }
 
 // post hands a call of the engine to the owner. It never blocks; once the end has begun it is ignored and post is
 // false.
-func (w *owner) post(call func()) bool {
-	w.inbox.mu.Lock()
-	open := !w.inbox.closed
+func (o *owner) post(call func()) bool {
+	o.inbox.mu.Lock()
+	open := !o.inbox.closed
 	if open {
-		w.inbox.calls = append(w.inbox.calls, call)
+		o.inbox.calls = append(o.inbox.calls, call)
 	}
-	w.inbox.mu.Unlock()
+	o.inbox.mu.Unlock()
 	if open {
-		w.wakeUp()
+		o.wakeUp()
 	}
 	return open
 }
 
 // enqueue hands a call to the owner that the owner itself has asked for. It never blocks.
-func (w *owner) enqueue(call func()) {
-	w.inbox.mu.Lock()
-	w.inbox.calls = append(w.inbox.calls, call)
-	w.inbox.mu.Unlock()
-	w.wakeUp()
+func (o *owner) enqueue(call func()) {
+	o.inbox.mu.Lock()
+	o.inbox.calls = append(o.inbox.calls, call)
+	o.inbox.mu.Unlock()
+	o.wakeUp()
 }
 
 // close has the owner end. What the engine says afterwards is ignored.
-func (w *owner) close() {
-	w.inbox.mu.Lock()
-	if !w.inbox.closed {
-		w.inbox.closed = true
-		w.inbox.calls = append(w.inbox.calls, w.beginShutdown)
+func (o *owner) close() {
+	o.inbox.mu.Lock()
+	if !o.inbox.closed {
+		o.inbox.closed = true
+		o.inbox.calls = append(o.inbox.calls, o.beginShutdown)
 	}
-	w.inbox.mu.Unlock()
-	w.wakeUp()
+	o.inbox.mu.Unlock()
+	o.wakeUp()
 }
 
-func (w *owner) wakeUp() {
+func (o *owner) wakeUp() {
 	select {
-	case w.wakeup <- struct{}{}:
+	case o.wakeup <- struct{}{}:
 	default: // a wakeup is pending already
 	}
 }
 
 // run owns everything until its end, or until ctx ends.
-func (w *owner) run() {
+func (o *owner) run() {
 	timer := time.NewTimer(0)
 	timer.Stop()
 	var l backoff
-	for w.ctx.Err() == nil && !w.shutdownDone() {
-		if w.pass() {
+	for o.ctx.Err() == nil && !o.shutdownDone() {
+		if o.pass() {
 			l = backoff{}
-			w.active = w.now()
+			o.active = o.now()
 			continue
 		}
-		wait, forever := w.idleWait(&l)
+		wait, forever := o.idleWait(&l)
 		switch {
 		case forever:
 		case wait == 0:
-			w.spin(l.passes)
+			o.spin(l.passes)
 			continue
 		case wait == sleepShortly:
 			shortSleep()
@@ -167,62 +167,62 @@ func (w *owner) run() {
 			expired = timer.C
 		}
 		select {
-		case <-w.wakeup:
-			w.stats.Wakeups++
-		case <-w.cfg.Transport.Wake():
-			w.stats.Wakeups++
-			w.wokenAt = w.now()
-			w.active = w.wokenAt // what it announces may still be on its way
+		case <-o.wakeup:
+			o.stats.Wakeups++
+		case <-o.cfg.Transport.Wake():
+			o.stats.Wakeups++
+			o.wokenAt = o.now()
+			o.active = o.wokenAt // what it announces may still be on its way
 			l = backoff{}
 		case <-expired:
-		case <-w.ctx.Done():
+		case <-o.ctx.Done():
 		}
 		timer.Stop()
 	}
 }
 
 // pass does everything that can be done now and says whether there was anything.
-func (w *owner) pass() bool {
-	w.inbox.mu.Lock()
-	calls := w.inbox.calls
-	w.inbox.calls = nil
-	w.inbox.mu.Unlock()
+func (o *owner) pass() bool {
+	o.inbox.mu.Lock()
+	calls := o.inbox.calls
+	o.inbox.calls = nil
+	o.inbox.mu.Unlock()
 	for _, call := range calls {
 		call()
 	}
-	news := w.poll()
-	now := w.now()
-	if at := w.next(); at > 0 && at <= now {
+	news := o.poll()
+	now := o.now()
+	if at := o.next(); at > 0 && at <= now {
 		news = true
-		for who := w.timers.Pop(now); who != nil; who = w.timers.Pop(now) {
+		for who := o.timers.Pop(now); who != nil; who = o.timers.Pop(now) {
 			switch v := who.(type) {
 			case *peer:
-				w.reconnect(v)
+				o.reconnect(v)
 			case *livenessMonitor:
-				w.checkLiveness()
+				o.checkLiveness()
 			case *stuck:
-				w.lookForStuck()
+				o.lookForStuck()
 			case *shutdown:
 				v.wake = 0 // only to run again
 			}
 		}
-		w.step(core.Event{Kind: core.EvTick})
+		o.step(core.Event{Kind: core.EvTick})
 	}
-	if w.reported { // the goroutine that waits for the report runs first: acks are not urgent
-		w.reported = false
+	if o.reported { // the goroutine that waits for the report runs first: acks are not urgent
+		o.reported = false
 		runtime.Gosched()
 	}
-	w.sendAcks()
-	if w.collected.shifted {
-		w.keepPending()
+	o.sendAcks()
+	if o.collected.shifted {
+		o.keepPending()
 	}
 	return news || len(calls) > 0
 }
 
 // next returns the earliest time at which something is due, 0 if nothing is.
-func (w *owner) next() time.Duration {
+func (o *owner) next() time.Duration {
 	var first time.Duration
-	for _, at := range [...]time.Duration{w.timers.Next(), w.producer.Next(), w.consumer.Next()} {
+	for _, at := range [...]time.Duration{o.timers.Next(), o.producer.Next(), o.consumer.Next()} {
 		if at > 0 && (first == 0 || at < first) {
 			first = at
 		}
@@ -231,171 +231,171 @@ func (w *owner) next() time.Duration {
 }
 
 // poll takes in what the transport has.
-func (w *owner) poll() bool {
-	w.stats.Polls++
-	since := max(w.polledAt, w.wokenAt) // it was not here before, or was announced then
-	w.polledAt = w.now()
-	w.incoming = w.cfg.Transport.Poll(w.incoming[:0])
-	if len(w.incoming) > 0 {
-		w.countWaiting(since)
+func (o *owner) poll() bool {
+	o.stats.Polls++
+	since := max(o.polledAt, o.wokenAt) // it was not here before, or was announced then
+	o.polledAt = o.now()
+	o.incoming = o.cfg.Transport.Poll(o.incoming[:0])
+	if len(o.incoming) > 0 {
+		o.countWaiting(since)
 	}
-	for i := range w.incoming {
-		in := w.incoming[i]
-		w.incoming[i] = transport.Incoming{}
+	for i := range o.incoming {
+		in := o.incoming[i]
+		o.incoming[i] = transport.Incoming{}
 		switch in.Kind {
 		case transport.MessageReceived:
-			w.stats.Messages++
-			w.message(in)
+			o.stats.Messages++
+			o.message(in)
 		case transport.WriteEnded:
-			w.ended(in)
+			o.ended(in)
 		case transport.PeerLost:
-			w.lost(in.Agent, in.Err)
+			o.lost(in.Agent, in.Err)
 		}
 	}
-	return len(w.incoming) > 0
+	return len(o.incoming) > 0
 }
 
 // message decodes what a peer sent. A message of an unknown sender is held until its record is here.
-func (w *owner) message(in transport.Incoming) {
+func (o *owner) message(in transport.Incoming) {
 	l, err := wire.Decode(in.Body)
 	if err != nil {
-		w.drops[core.DropMalformed]++
+		o.drops[core.DropMalformed]++
 		return
 	}
-	if string(l.To) != w.self.Agent || in.Agent != "" && in.Agent != string(l.Agent) {
-		w.drops[core.DropForeign]++
+	if string(l.To) != o.self.Agent || in.Agent != "" && in.Agent != string(l.Agent) {
+		o.drops[core.DropForeign]++
 		return
 	}
-	if w.agents[string(l.Agent)] != nil {
-		w.receive(&l)
+	if o.agents[string(l.Agent)] != nil {
+		o.receive(&l)
 		return
 	}
-	if w.held >= maxHeldMessages {
-		w.drops[core.DropWaiting]++
+	if o.held >= maxHeldMessages {
+		o.drops[core.DropWaiting]++
 		return
 	}
-	e, err := w.resolve(l.Header().From)
+	e, err := o.resolve(l.Header().From)
 	if err == nil && e.mayBeRebuiltAs(string(l.Agent)) {
-		if w.refresh(l.Header().From, e); !e.refreshing { // it was looked up a moment ago
-			w.drops[core.DropWaiting]++
+		if o.refresh(l.Header().From, e); !e.refreshing { // it was looked up a moment ago
+			o.drops[core.DropWaiting]++
 			return
 		}
 	} else if err != nil || e.peers != nil { // known, but it has no such agent
-		w.drops[core.DropStranger]++
+		o.drops[core.DropStranger]++
 		return
 	}
-	e.held = append(e.held, heldMessage{at: w.now(), letter: l})
-	w.held++
+	e.held = append(e.held, heldMessage{at: o.now(), packet: l})
+	o.held++
 }
 
 // receive checks the MAC of a known peer's message and gives the message to the core that it is for.
-func (w *owner) receive(l *wire.Packet) {
-	p := w.agents[string(l.Agent)]
+func (o *owner) receive(l *wire.Packet) {
+	p := o.agents[string(l.Agent)]
 	if p == nil || p.gone || !l.Is(&p.record) {
-		w.drops[core.DropForeign]++
+		o.drops[core.DropForeign]++
 		return
 	}
-	if !w.verified(p, l.Whole) {
-		w.drops[core.DropForged]++
+	if !o.verified(p, l.Whole) {
+		o.drops[core.DropForged]++
 		return
 	}
-	m, err := w.parse(p, l.Body)
+	m, err := o.parse(p, l.Body)
 	if err != nil {
-		w.drops[core.DropMalformed]++
+		o.drops[core.DropMalformed]++
 		return
 	}
-	p.attempts, p.maybeRebuilt, p.used = 0, false, w.polledAt
-	if err := w.connect(p); err != nil { // what it says counts all the same; it is answered once there is a connection
-		w.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
-		w.retryConnect(p)
+	p.attempts, p.maybeRebuilt, p.used = 0, false, o.polledAt
+	if err := o.connect(p); err != nil { // what it says counts all the same; it is answered once there is a connection
+		o.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
+		o.retryConnect(p)
 	}
 	e := core.Event{Peer: p.id, Inc: p.record.Incarnation, Seq: m.Seq, ID: m.ID, Msg: m, Detail: m.Why, Down: !p.connected}
 	switch m.Kind {
 	case wire.KindWriteRequest:
-		e.Kind, e.Budget = core.EvWriteRequest, w.budgetOf(p)
-		w.stepProducer(e)
+		e.Kind, e.Budget = core.EvWriteRequest, o.budgetOf(p)
+		o.stepProducer(e)
 	case wire.KindCancel:
 		e.Kind = core.EvCancel
-		w.stepProducer(e)
+		o.stepProducer(e)
 	case wire.KindAck:
 		e.Kind = core.EvAck
-		w.stepProducer(e)
+		o.stepProducer(e)
 	case wire.KindHeartbeat:
 		e.Kind = core.EvHeartbeat
-		w.stepProducer(e)
+		o.stepProducer(e)
 	case wire.KindStatus, wire.KindDone:
 		e.Kind = core.EvStatus
-		w.stepConsumer(e)
+		o.stepConsumer(e)
 	case wire.KindHeartbeatAck:
 		e.Kind = core.EvHeartbeatAck
-		w.stepConsumer(e)
+		o.stepConsumer(e)
 	case wire.KindBye:
 		e.Kind = core.EvBye
-		w.stepConsumer(e)
+		o.stepConsumer(e)
 	}
 }
 
 // ended takes the end of a write.
-func (w *owner) ended(in transport.Incoming) {
-	x := w.writes[in.ID]
+func (o *owner) ended(in transport.Incoming) {
+	x := o.writes[in.ID]
 	if x == nil {
-		w.drops[core.DropUnknown]++
+		o.drops[core.DropUnknown]++
 		return
 	}
-	w.unposted(in.ID)
+	o.unposted(in.ID)
 	e := core.Event{Kind: core.EvWritten, Peer: x.peer.id, Seq: x.seq, ID: x.id, Tokens: x.tokens}
 	if in.Err != nil {
 		e.Kind, e.Detail = core.EvBroken, in.Err.Error()
-		w.log.Warn("kvplane: write", "transfer", x.id, "peer", x.peer.record.Agent, "err", in.Err)
+		o.log.Warn("kvplane: write", "transfer", x.id, "peer", x.peer.record.Agent, "err", in.Err)
 	} else {
-		w.stats.Written++
-		w.stats.WrittenBytes += x.bytes
-		w.sent[x.id] += x.bytes
+		o.stats.Written++
+		o.stats.WrittenBytes += x.bytes
+		o.sent[x.id] += x.bytes
 	}
-	w.stepProducer(e)
-	w.release(x.peer)
+	o.stepProducer(e)
+	o.release(x.peer)
 }
 
 // step gives an event to both cores.
-func (w *owner) step(e core.Event) {
-	w.stepConsumer(e)
-	w.stepProducer(e)
+func (o *owner) step(e core.Event) {
+	o.stepConsumer(e)
+	o.stepProducer(e)
 }
 
-func (w *owner) stepConsumer(e core.Event) { w.deliver(delivery{event: e}) }
-func (w *owner) stepProducer(e core.Event) { w.deliver(delivery{event: e, producer: true}) }
+func (o *owner) stepConsumer(e core.Event) { o.deliver(delivery{event: e}) }
+func (o *owner) stepProducer(e core.Event) { o.deliver(delivery{event: e, producer: true}) }
 
 // deliver gives events to the cores one after the other: what an effect causes comes after the effects beside it.
-func (w *owner) deliver(q delivery) {
-	w.deliveries = append(w.deliveries, q)
-	if w.delivering {
+func (o *owner) deliver(q delivery) {
+	o.deliveries = append(o.deliveries, q)
+	if o.delivering {
 		return
 	}
-	w.delivering = true
-	for i := 0; i < len(w.deliveries); i++ {
-		q := w.deliveries[i]
-		w.deliveries[i] = delivery{}
-		q.event.At = w.now()
+	o.delivering = true
+	for i := 0; i < len(o.deliveries); i++ {
+		q := o.deliveries[i]
+		o.deliveries[i] = delivery{}
+		q.event.At = o.now()
 		switch q.event.Kind {
 		case core.EvRefused:
-			w.failed[q.event.Reason]++
+			o.failed[q.event.Reason]++
 		case core.EvBroken:
-			w.failed[kvplane.WriteFailed]++
+			o.failed[kvplane.WriteFailed]++
 		}
-		w.effects = w.apply(q, w.effects[:0])
-		for j := range w.effects {
-			w.execute(&w.effects[j])
+		o.effects = o.apply(q, o.effects[:0])
+		for j := range o.effects {
+			o.execute(&o.effects[j])
 		}
-		clear(w.effects)
+		clear(o.effects)
 	}
-	w.deliveries = w.deliveries[:0]
-	w.delivering = false
+	o.deliveries = o.deliveries[:0]
+	o.delivering = false
 }
 
 // toCore is what apply does unless a test stands in between.
-func (w *owner) toCore(q delivery, out []core.Effect) []core.Effect {
+func (o *owner) toCore(q delivery, out []core.Effect) []core.Effect {
 	if q.producer {
-		return w.producer.Step(q.event, out)
+		return o.producer.Step(q.event, out)
 	}
-	return w.consumer.Step(q.event, out)
+	return o.consumer.Step(q.event, out)
 }

@@ -21,17 +21,17 @@ const slowPost = 200 * time.Millisecond
 const mergedPays = 64
 
 // planAndPost plans and posts one write.
-func (w *owner) planAndPost(p *peer, x *core.Effect) {
-	began := w.now()
+func (o *owner) planAndPost(p *peer, x *core.Effect) {
+	began := o.now()
 	refuse := func(reason kvplane.Reason, detail string) {
-		w.stepProducer(core.Event{Kind: core.EvRefused, Peer: p.id, Seq: x.Seq, ID: x.ID, Reason: reason, Detail: detail})
+		o.stepProducer(core.Event{Kind: core.EvRefused, Peer: p.id, Seq: x.Seq, ID: x.ID, Reason: reason, Detail: detail})
 	}
 	var err error
 	if p.plan == nil {
-		p.plan, err = plan.New(w.self, p.record, w.cfg.Allow)
+		p.plan, err = plan.New(o.self, p.record, o.cfg.Allow)
 	}
 	if err == nil {
-		w.ranges, err = p.plan.Plan(w.ranges[:0], x.Offer.Tokens, x.Msg.Need, x.Offer.Groups, x.Msg.Groups)
+		o.ranges, err = p.plan.Plan(o.ranges[:0], x.Offer.Tokens, x.Msg.Need, x.Offer.Groups, x.Msg.Groups)
 	}
 	if err != nil {
 		var r *plan.Refusal
@@ -42,23 +42,23 @@ func (w *owner) planAndPost(p *peer, x *core.Effect) {
 		}
 		return
 	}
-	if len(w.ranges) == 0 {
-		w.stepProducer(core.Event{Kind: core.EvNothing, Peer: p.id, Seq: x.Seq, ID: x.ID, Tokens: x.Offer.Tokens})
+	if len(o.ranges) == 0 {
+		o.stepProducer(core.Event{Kind: core.EvNothing, Peer: p.id, Seq: x.Seq, ID: x.ID, Tokens: x.Offer.Tokens})
 		return
 	}
-	o := &write{peer: p, seq: x.Seq, id: x.ID, tokens: x.Offer.Tokens}
-	for _, r := range w.ranges {
-		o.bytes += r.Length
+	out := &write{peer: p, seq: x.Seq, id: x.ID, tokens: x.Offer.Tokens}
+	for _, r := range o.ranges {
+		out.bytes += r.Length
 	}
-	w.lastID++
-	err = w.submit(p, x)
-	if took := w.now() - began; took > slowPost {
-		w.stats.SlowPosts++
-		w.log.Warn("kvplane: slow submission", "transfer", x.ID, "peer", p.record.Agent, "blocks", transfer.CountBlocks(x.Msg.Groups),
-			"ranges", len(w.ranges), "bytes", o.bytes, "took", took)
+	o.lastID++
+	err = o.submit(p, x)
+	if took := o.now() - began; took > slowPost {
+		o.stats.SlowPosts++
+		o.log.Warn("kvplane: slow submission", "transfer", x.ID, "peer", p.record.Agent, "blocks", transfer.CountBlocks(x.Msg.Groups),
+			"ranges", len(o.ranges), "bytes", out.bytes, "took", took)
 	}
 	if err != nil {
-		w.log.Warn("kvplane: post", "transfer", x.ID, "peer", p.record.Agent, "err", err)
+		o.log.Warn("kvplane: post", "transfer", x.ID, "peer", p.record.Agent, "err", err)
 		why := kvplane.SubmitFailed
 		if errors.Is(err, transport.ErrBusy) {
 			why = kvplane.Busy
@@ -66,7 +66,7 @@ func (w *owner) planAndPost(p *peer, x *core.Effect) {
 		refuse(why, err.Error())
 		return
 	}
-	w.posted(o)
+	o.posted(out)
 }
 
 // reasonOf returns the reason that a refusal of the plan has in the protocol.
@@ -78,22 +78,22 @@ func reasonOf(r *plan.Refusal) kvplane.Reason {
 }
 
 // submit gives the planned write to the transport: as places, where those are prepared and cheaper.
-func (w *owner) submit(p *peer, x *core.Effect) error {
-	done := w.encode(p, &wire.Message{Kind: wire.KindDone, Seq: x.Seq, Status: wire.Status{State: wire.Done, Tokens: x.Offer.Tokens}})
-	t, ok := w.cfg.Transport.(transport.Preparer)
-	if ok && p.plan.Copies() <= mergedPays*len(w.ranges) {
+func (o *owner) submit(p *peer, x *core.Effect) error {
+	done := o.encode(p, &wire.Message{Kind: wire.KindDone, Seq: x.Seq, Status: wire.Status{State: wire.Done, Tokens: x.Offer.Tokens}})
+	t, ok := o.cfg.Transport.(transport.Preparer)
+	if ok && p.plan.Copies() <= mergedPays*len(o.ranges) {
 		local, remote := p.plan.Places()
 		ok = t.Prepare(p.record.Agent, local, remote)
 	} else {
 		ok = false
 	}
 	if !ok {
-		return w.cfg.Transport.Write(p.record.Agent, w.lastID, w.ranges, done)
+		return o.cfg.Transport.Write(p.record.Agent, o.lastID, o.ranges, done)
 	}
 	var err error
-	w.local, w.remote, err = p.plan.PlanPlaces(w.local[:0], w.remote[:0], x.Offer.Tokens, x.Msg.Need, x.Offer.Groups, x.Msg.Groups)
+	o.local, o.remote, err = p.plan.PlanPlaces(o.local[:0], o.remote[:0], x.Offer.Tokens, x.Msg.Need, x.Offer.Groups, x.Msg.Groups)
 	if err != nil {
 		return err
 	}
-	return t.WritePrepared(p.record.Agent, w.lastID, w.local, w.remote, done)
+	return t.WritePrepared(p.record.Agent, o.lastID, o.local, o.remote, done)
 }

@@ -24,47 +24,47 @@ type pending struct {
 }
 
 // quarantined sums up, by engine id, what may still be written here for failed transfers.
-func (w *owner) quarantined() map[string]Quarantine {
+func (o *owner) quarantined() map[string]Quarantine {
 	out := map[string]Quarantine{}
-	_, fences := w.cfg.Transport.(transport.Fencer)
-	for id, a := range w.awaited {
+	_, fences := o.cfg.Transport.(transport.Fencer)
+	for id, a := range o.awaited {
 		if a.failed == 0 {
 			continue
 		}
 		q := out[a.inc.ID()]
 		q.Blocks += a.blocks
-		if w.quarantine[id] != nil || !fences && w.anyMayCopyDirectly(w.recordsOf(a.inc)) {
+		if o.quarantine[id] != nil || !fences && o.anyMayCopyDirectly(o.recordsOf(a.inc)) {
 			q.Near += a.blocks
 		}
-		q.Seconds = max(q.Seconds, (w.now() - a.failed).Seconds())
+		q.Seconds = max(q.Seconds, (o.now() - a.failed).Seconds())
 		out[a.inc.ID()] = q
 	}
 	return out
 }
 
 // account updates the counts with a report.
-func (w *owner) account(x *core.Effect) {
+func (o *owner) account(x *core.Effect) {
 	switch x.Report {
 	case kvplane.Ready:
-		delete(w.awaited, x.ID)
-		w.received[x.Reason]++
+		delete(o.awaited, x.ID)
+		o.received[x.Reason]++
 	case kvplane.Failed:
-		w.received[x.Reason]++
-		if a := w.awaited[x.ID]; a != nil {
-			a.failed = w.now()
+		o.received[x.Reason]++
+		if a := o.awaited[x.ID]; a != nil {
+			a.failed = o.now()
 		}
 	case kvplane.Reusable:
-		delete(w.awaited, x.ID)
+		delete(o.awaited, x.ID)
 	case kvplane.Sent:
-		w.served[x.Reason]++
-		w.owe(x.Offer.Peer, -1)
+		o.served[x.Reason]++
+		o.owe(x.Offer.Peer, -1)
 	}
 }
 
 // owe counts the offers that engines have not come for yet.
-func (w *owner) owe(inc metadata.Incarnation, n int) {
-	if w.owing[inc] += n; w.owing[inc] <= 0 {
-		delete(w.owing, inc)
+func (o *owner) owe(inc metadata.Incarnation, n int) {
+	if o.owing[inc] += n; o.owing[inc] <= 0 {
+		delete(o.owing, inc)
 	}
 }
 

@@ -58,11 +58,11 @@ func (a *Agent) outcome(err error) (metadata.Record, error) {
 
 // rebuild runs on the owner's goroutine.
 func (a *Agent) rebuild(t transport.Transport) error {
-	w := a.owner
-	if now := w.now(); w.rebuilt > 0 && now-w.rebuilt < rebuildPause {
-		return fmt.Errorf("kvplane: agent %s: %w", w.self.Agent, ErrTooSoon)
+	o := a.owner
+	if now := o.now(); o.rebuilt > 0 && now-o.rebuilt < rebuildPause {
+		return fmt.Errorf("kvplane: agent %s: %w", o.self.Agent, ErrTooSoon)
 	}
-	self, h := w.self, w.host
+	self, h := o.self, o.host
 	base, epoch := agentEpoch(self.Agent)
 	self.Agent = base + "#" + strconv.FormatUint(epoch+1, 10)
 	if len(self.Agent) > plan.MaxName {
@@ -73,12 +73,12 @@ func (a *Agent) rebuild(t transport.Transport) error {
 		return fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}
 	transport.Introduce(t, self.Key, h.agree)
-	if self.Blob, self.Doorbell, err = t.Open(self.Agent, w.cfg.Memory); err != nil {
+	if self.Blob, self.Doorbell, err = t.Open(self.Agent, o.cfg.Memory); err != nil {
 		return fmt.Errorf("kvplane: agent %s: %w", self.Agent, err)
 	}
 	self.Transport = t.Name()
-	w.log.Warn("kvplane: the agent is rebuilt", "as", self.Agent, "quarantined", w.quarantined())
-	w.replace(self, h, t)
+	o.log.Warn("kvplane: the agent is rebuilt", "as", self.Agent, "quarantined", o.quarantined())
+	o.replace(self, h, t)
 	a.mu.Lock()
 	a.record = self
 	a.mu.Unlock()
@@ -86,24 +86,24 @@ func (a *Agent) rebuild(t transport.Transport) error {
 }
 
 // replace ends what the owner has under its old name and begins anew under another one, with a transport that is open.
-func (w *owner) replace(self metadata.Record, h host, t transport.Transport) {
-	w.step(core.Event{Kind: core.EvClose})
-	w.sendAcks()
-	w.poll() // so that what was said last may leave
-	err := w.closeTransport()
+func (o *owner) replace(self metadata.Record, h host, t transport.Transport) {
+	o.step(core.Event{Kind: core.EvClose})
+	o.sendAcks()
+	o.poll() // so that what was said last may leave
+	err := o.closeTransport()
 	if err != nil {
-		w.log.Error("kvplane: the old transport could not be closed; blocks stay held", "writing", len(w.writes), "quarantined", w.quarantined(), "err", err)
+		o.log.Error("kvplane: the old transport could not be closed; blocks stay held", "writing", len(o.writes), "quarantined", o.quarantined(), "err", err)
 	}
-	w.quarantineUnsafe(err == nil)
-	w.self, w.host, w.cfg.Transport = self, h, t
-	w.log = w.cfg.Log.With("agent", self.Agent)
-	producer, consumer := w.producer, w.consumer
-	w.reset()
-	w.producer.KeepTombstones(producer, w.now()) // an id serves once, under whatever name
-	w.consumer.KeepTombstones(consumer, w.now())
-	w.rebuilt = w.now()
-	if len(w.quarantine) > 0 {
-		w.watch(w.cfg.Times.Resend)
+	o.quarantineUnsafe(err == nil)
+	o.self, o.host, o.cfg.Transport = self, h, t
+	o.log = o.cfg.Log.With("agent", self.Agent)
+	producer, consumer := o.producer, o.consumer
+	o.reset()
+	o.producer.KeepTombstones(producer, o.now()) // an id serves once, under whatever name
+	o.consumer.KeepTombstones(consumer, o.now())
+	o.rebuilt = o.now()
+	if len(o.quarantine) > 0 {
+		o.watch(o.cfg.Times.Resend)
 	}
 }
 
@@ -116,36 +116,36 @@ type quarantinedTransfer struct {
 
 // quarantineUnsafe keeps what is not safe though the agent that it came through is gone. Where no rank that is not proven dead is near,
 // nothing lands any more, if the transport is closed.
-func (w *owner) quarantineUnsafe(closed bool) {
-	for _, id := range slices.SortedFunc(maps.Keys(w.awaited), kvplane.TransferID.Compare) {
-		last, from, ok := w.consumer.Unsafe(id)
-		if !ok || w.quarantine[id] != nil {
+func (o *owner) quarantineUnsafe(closed bool) {
+	for _, id := range slices.SortedFunc(maps.Keys(o.awaited), kvplane.TransferID.Compare) {
+		last, from, ok := o.consumer.Unsafe(id)
+		if !ok || o.quarantine[id] != nil {
 			continue
 		}
 		x := &quarantinedTransfer{inc: from, last: last}
-		for _, record := range w.recordsOf(from) {
-			if !closed || w.mayCopyDirectly(record) {
+		for _, record := range o.recordsOf(from) {
+			if !closed || o.mayCopyDirectly(record) {
 				x.near = append(x.near, record)
 			}
 		}
 		if closed && len(x.near) == 0 {
-			w.report(&x.last)
+			o.report(&x.last)
 			continue
 		}
-		w.quarantine[id] = x
+		o.quarantine[id] = x
 	}
 }
 
 // recheckQuarantine ends those whose writers are all proven dead, and says whether the others may come to be.
-func (w *owner) recheckQuarantine(proven func(*quarantinedTransfer) bool) (again bool) {
-	for _, id := range slices.SortedFunc(maps.Keys(w.quarantine), kvplane.TransferID.Compare) {
-		x := w.quarantine[id]
+func (o *owner) recheckQuarantine(proven func(*quarantinedTransfer) bool) (again bool) {
+	for _, id := range slices.SortedFunc(maps.Keys(o.quarantine), kvplane.TransferID.Compare) {
+		x := o.quarantine[id]
 		if !proven(x) {
-			again = again || local(w.self.Process, x.near)
+			again = again || local(o.self.Process, x.near)
 			continue
 		}
-		delete(w.quarantine, id)
-		w.report(&x.last)
+		delete(o.quarantine, id)
+		o.report(&x.last)
 	}
 	return again
 }
@@ -177,59 +177,59 @@ func (e *engine) mayBeRebuiltAs(agent string) bool {
 }
 
 // refresh looks a known engine's records up again, one look-up at a time.
-func (w *owner) refresh(inc metadata.Incarnation, e *engine) {
-	now := w.now()
+func (o *owner) refresh(inc metadata.Incarnation, e *engine) {
+	now := o.now()
 	if e.refreshing || e.refreshedAt > 0 && now-e.refreshedAt < refreshPause {
 		return
 	}
 	e.refreshing, e.refreshedAt = true, now
-	w.lookup(inc, func(records []metadata.Record, err error) {
+	o.lookup(inc, func(records []metadata.Record, err error) {
 		e.refreshing = false
-		if w.engines[inc] != e {
+		if o.engines[inc] != e {
 			return // void meanwhile
 		}
 		if errors.Is(err, ErrSuperseded) {
-			w.gone(inc, w.cfg.SerialStarts)
+			o.gone(inc, o.cfg.SerialStarts)
 			return
 		}
 		if err == nil {
-			w.replaceRebuilt(e, records)
+			o.replaceRebuilt(e, records)
 		}
 		for _, p := range e.peers {
 			p.maybeRebuilt = false
 		}
-		w.serveAll(e)
+		o.serveAll(e)
 	})
 }
 
 // refreshIfStale says that an engine is looked up again before a transfer begins with it: a rank that was lost may have been
 // rebuilt, and a transfer with its old agent would fail.
-func (w *owner) refreshIfStale(inc metadata.Incarnation, e *engine) bool {
+func (o *owner) refreshIfStale(inc metadata.Incarnation, e *engine) bool {
 	if slices.ContainsFunc(e.peers, func(p *peer) bool { return p.maybeRebuilt }) {
-		w.refresh(inc, e)
+		o.refresh(inc, e)
 	}
 	return e.refreshing
 }
 
 // replaceRebuilt puts the agents that ranks have been rebuilt as in the place of the old ones. Never an older one.
-func (w *owner) replaceRebuilt(e *engine, records []metadata.Record) {
+func (o *owner) replaceRebuilt(e *engine, records []metadata.Record) {
 	for i, r := range records {
-		if i >= len(e.peers) || r.Rank != e.records[i].Rank || !e.mayBeRebuiltAs(r.Agent) || w.agents[r.Agent] != nil {
+		if i >= len(e.peers) || r.Rank != e.records[i].Rank || !e.mayBeRebuiltAs(r.Agent) || o.agents[r.Agent] != nil {
 			continue
 		}
 		old := e.peers[i]
-		w.log.Info("kvplane: a peer was rebuilt", "peer", old.record.Agent, "as", r.Agent)
+		o.log.Info("kvplane: a peer was rebuilt", "peer", old.record.Agent, "as", r.Agent)
 		before := []metadata.Record{old.record}
-		fenced := w.fenceAll(before)
+		fenced := o.fenceAll(before)
 		old.gone, old.retry = true, 0
 		e.records = slices.Clone(e.records)
 		e.records[i] = r
 		e.expected, e.owed, e.tailed = nil, nil, false
-		e.peers[i] = w.addPeer(r)
+		e.peers[i] = o.addPeer(r)
 		// Its record is published only after its old transport was closed, so none of the writes that the old agent
 		// had posted is in progress.
-		w.step(core.Event{Kind: core.EvGone, Peer: old.id, Inc: r.Incarnation, Proof: true, Fenced: fenced})
-		w.forgetAll(before)
-		w.release(old)
+		o.step(core.Event{Kind: core.EvGone, Peer: old.id, Inc: r.Incarnation, Proof: true, Fenced: fenced})
+		o.forgetAll(before)
+		o.release(old)
 	}
 }

@@ -27,16 +27,16 @@ func SeenBounds() [6]time.Duration {
 const unknowable = 50 * time.Millisecond
 
 // countWaiting counts what the last poll has taken in; without a stamp it was not here before since.
-func (w *owner) countWaiting(since time.Duration) {
-	waited := w.now() - since
-	for i := range w.incoming {
-		switch at := w.incoming[i].At; {
+func (o *owner) countWaiting(since time.Duration) {
+	waited := o.now() - since
+	for i := range o.incoming {
+		switch at := o.incoming[i].At; {
 		case !at.IsZero():
-			w.stats.Seen.add(1, max(time.Since(at), 0))
+			o.stats.Seen.add(1, max(time.Since(at), 0))
 		case waited > unknowable:
-			w.stats.Seen.Unknown++
+			o.stats.Seen.Unknown++
 		default:
-			w.stats.Seen.add(1, waited)
+			o.stats.Seen.add(1, waited)
 		}
 	}
 }

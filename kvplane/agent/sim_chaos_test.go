@@ -248,7 +248,7 @@ func (s *sim) reap(r *simRun) {
 			s.after(s.some(10*time.Millisecond), func() {
 				n.post(func() {
 					n.told(r.inc.Engine, r.inc.Generation+1)
-					n.w.gone(r.inc, true)
+					n.owner.gone(r.inc, true)
 				})
 			})
 		}

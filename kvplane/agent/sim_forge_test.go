@@ -31,11 +31,11 @@ func (s *sim) forge(l *simLink) {
 	body := session.AppendMAC(wire.Encode(nil, e, wire.Append(nil, m)))
 	in := transport.Incoming{Kind: transport.MessageReceived, Agent: l.as, Body: body}
 	to0 := l.to
-	refused := to0.w.drops[core.DropForged]
+	refused := to0.owner.drops[core.DropForged]
 	s.after(s.extent(faultForge, 2e6), func() {
 		to0.arrive(in, true)
 		s.after(5e6, func() {
-			if to0.w.drops[core.DropForged] > refused {
+			if to0.owner.drops[core.DropForged] > refused {
 				s.counts.reach("forged message refused")
 			}
 		})
@@ -44,19 +44,19 @@ func (s *sim) forge(l *simLink) {
 
 // lie is something that would change what a node does, if it were believed.
 func (n *simNode) lie(from *simNode, d *rand.Rand) *wire.Message {
-	p := n.w.agents[from.record.Agent]
+	p := n.owner.agents[from.record.Agent]
 	if p == nil {
 		return nil
 	}
 	if n.run.engine.isPrefill() {
-		in := n.w.producer.Sessions[p.id]
+		in := n.owner.producer.Sessions[p.id]
 		if in == nil || len(in.Order.All) == 0 {
 			return nil
 		}
 		r := in.Order.All[d.IntN(len(in.Order.All))]
 		return &wire.Message{Kind: wire.KindAck, LowWater: r.Seq + 1 + d.Uint64N(3)}
 	}
-	out := n.w.consumer.Sessions[p.id]
+	out := n.owner.consumer.Sessions[p.id]
 	if out == nil || out.Last < out.LowWater {
 		return nil
 	}

@@ -22,7 +22,7 @@ type simNode struct {
 	run       *simRun
 	rank      metadata.Rank
 	record    metadata.Record
-	w         *owner
+	owner     *owner
 	t         *simTransport
 	memory    *simMemory
 	base      time.Duration // its clock's reading at its start
@@ -76,13 +76,13 @@ func (s *sim) newSimNode(run *simRun, rank metadata.Rank) *simNode {
 	if s.tracing {
 		cfg.Log = slog.New(slog.NewTextHandler(&simLog{n}, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: simLogAttr}))
 	}
-	n.w = newOwner(s.ctx, cfg, n.record, simHost(n))
+	n.owner = newOwner(s.ctx, cfg, n.record, simHost(n))
 	if s.caps != (core.Bounds{}) {
-		n.w.producer.Bounds = s.caps
+		n.owner.producer.Bounds = s.caps
 	}
-	n.w.apply = n.watched(n.w.apply)
+	n.owner.apply = n.watched(n.owner.apply)
 	if s.mutant != nil && s.mutant.apply != nil {
-		n.w.apply = s.mutant.apply(s, n, n.w.apply)
+		n.owner.apply = s.mutant.apply(s, n, n.owner.apply)
 	}
 	s.nodes = append(s.nodes, n)
 	s.agents[n.record.Agent] = n
@@ -122,7 +122,7 @@ func (n *simNode) rebuild() {
 		key := sha256.Sum256(n.record.Key)
 		record.Key = key[:]
 		t, as := n.transport(record.Agent)
-		n.w.replace(record, n.w.host, as)
+		n.owner.replace(record, n.owner.host, as)
 		n.s.note("%s is rebuilt", record.Agent)
 		n.s.agents[record.Agent] = n
 		n.record, n.t = record, t
@@ -188,7 +188,7 @@ func (n *simNode) kick(d time.Duration) {
 // post hands the owner a call, as the engine's scheduler does.
 func (n *simNode) post(call func()) {
 	if !n.dead {
-		n.w.post(call)
+		n.owner.post(call)
 		n.kick(n.s.some(50 * time.Microsecond))
 	}
 }
@@ -201,22 +201,22 @@ func (n *simNode) turn() {
 	}
 	n.s.mix(uint64(n.record.Process.PID))
 	passes := 0
-	for n.w.pass() || len(n.w.inbox.calls) > 0 {
-		n.w.active = n.clock()
+	for n.owner.pass() || len(n.owner.inbox.calls) > 0 {
+		n.owner.active = n.clock()
 		if passes++; passes > 200 {
 			n.s.fail("L3", "%s does not come to rest", n.record.Agent)
 		}
 	}
 	n.checkAbandoned()
-	if n.closing && n.w.shutdownDone() {
-		if err := n.w.closeTransport(); err != nil {
+	if n.closing && n.owner.shutdownDone() {
+		if err := n.owner.closeTransport(); err != nil {
 			n.s.fail("panic", "close: %v", err)
 		}
 		n.s.counts.reach("closed in order")
 		n.kill()
 		return
 	}
-	if at := n.w.next(); at > 0 {
+	if at := n.owner.next(); at > 0 {
 		n.kick(n.when(at) - n.s.now)
 	}
 	if n.t.waiting() && n.polls() {
@@ -227,10 +227,10 @@ func (n *simNode) turn() {
 // polls says that the owner looks without being woken. As long as it is attentive it has looked, though here it is not
 // made to look for nothing.
 func (n *simNode) polls() bool {
-	if n.pause <= n.s.now && n.clock()-n.w.active >= grace {
-		n.w.polledAt = n.clock()
+	if n.pause <= n.s.now && n.clock()-n.owner.active >= grace {
+		n.owner.polledAt = n.clock()
 	}
-	return !n.s.polled || n.w.outstanding()
+	return !n.s.polled || n.owner.outstanding()
 }
 
 // arrive takes something in for the owner, who is woken if somebody rings or it polls.
@@ -260,7 +260,7 @@ func (n *simNode) close() {
 	if !n.dead && !n.closing {
 		n.s.note("%s closes", n.record.Agent)
 		n.closing = true
-		n.w.close()
+		n.owner.close()
 		n.kick(1)
 	}
 }

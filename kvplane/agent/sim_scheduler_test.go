@@ -131,7 +131,7 @@ func (n *simNode) obey(o *sched.Orders) {
 		return
 	}
 	n.post(func() {
-		n.w.order(&mine)
+		n.owner.order(&mine)
 		for _, x := range mine.Abandon {
 			n.abandoned[x.ID] = s.now
 		}
@@ -150,7 +150,7 @@ func (n *simNode) given(what uint64, id kvplane.TransferID) {
 
 // hears takes a report from the rank's owner: it waits to be collected.
 func (c *simScheduler) hears(n *simNode, r kvplane.Report) {
-	n.w.keepReport(r)
+	n.owner.keepReport(r)
 	if c.run.s.opts.direct {
 		c.hear(n, n.collect())
 	}
@@ -166,7 +166,7 @@ func (c *simScheduler) rings(n *simNode) {
 }
 
 func (n *simNode) collect() sched.RankReport {
-	a := &Agent{owner: n.w, record: n.record}
+	a := &Agent{owner: n.owner, record: n.record}
 	return a.Collect()
 }
 

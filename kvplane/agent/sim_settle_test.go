@@ -37,9 +37,9 @@ func (r *simRun) settled() {
 	}
 	r.sched.settled()
 	for _, n := range r.nodes {
-		st := n.w.status()
+		st := n.owner.status()
 		regs := 0
-		for _, in := range n.w.producer.Sessions {
+		for _, in := range n.owner.producer.Sessions {
 			for _, reg := range in.Requests {
 				if reg.State != core.RequestEnded {
 					regs++
@@ -47,18 +47,18 @@ func (r *simRun) settled() {
 			}
 		}
 		links := 0
-		for _, out := range n.w.consumer.Sessions {
+		for _, out := range n.owner.consumer.Sessions {
 			links += len(out.Producers)
 		}
 		switch {
 		case st.Offers+st.Expectations+st.HeldBlocks+st.PinnedBlocks+st.Writing+regs+links+len(st.Quarantined) > 0:
 			s.fail("L2", "%s holds %+v, %d registrations not ended, %d links", n.record.Agent, st, regs, links)
-		case len(n.w.producer.Outgoing)+len(n.w.consumer.Incoming)+n.w.held+len(n.w.sent) > 0:
+		case len(n.owner.producer.Outgoing)+len(n.owner.consumer.Incoming)+n.owner.held+len(n.owner.sent) > 0:
 			s.fail("L2", "%s remembers %d offers, %d expectations, %d messages, %d sums", n.record.Agent,
-				len(n.w.producer.Outgoing), len(n.w.consumer.Incoming), n.w.held, len(n.w.sent))
-		case n.w.next() > 0:
+				len(n.owner.producer.Outgoing), len(n.owner.consumer.Incoming), n.owner.held, len(n.owner.sent))
+		case n.owner.next() > 0:
 			s.fail("L3", "%s is idle and has a timer", n.record.Agent)
-		case s.polled && n.polls() && n.clock()-n.w.active > 2*grace:
+		case s.polled && n.polls() && n.clock()-n.owner.active > 2*grace:
 			s.fail("L3", "%s is idle and polls", n.record.Agent)
 		}
 	}
@@ -80,8 +80,8 @@ func (s *sim) unsettled() {
 				}
 			}
 			for _, n := range r.nodes {
-				if at := n.w.next(); at > 0 {
-					s.fail("L3", "%s is never idle: %+v, next in %v", n.record.Agent, n.w.status(), at-n.clock())
+				if at := n.owner.next(); at > 0 {
+					s.fail("L3", "%s is never idle: %+v, next in %v", n.record.Agent, n.owner.status(), at-n.clock())
 				}
 			}
 		}

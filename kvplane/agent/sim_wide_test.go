@@ -107,7 +107,7 @@ func (n *simNode) checkPaired(out []core.Effect) {
 		if x.Do != core.DoWriteRequest && x.Do != core.DoPost {
 			continue
 		}
-		if p := n.w.peers[x.Peer]; p != nil && n.s.agents[p.record.Agent].run.engine.shape.odd != n.run.engine.shape.odd {
+		if p := n.owner.peers[x.Peer]; p != nil && n.s.agents[p.record.Agent].run.engine.shape.odd != n.run.engine.shape.odd {
 			n.s.fail("S10", "%s: %s to %s, though the layouts do not fit", n.record.Agent, x.Do, p.record.Agent)
 		}
 	}
@@ -155,7 +155,7 @@ func (s *sim) replaceEndless() {
 }
 
 func (n *simNode) keepsFor(inc metadata.Incarnation) bool {
-	for _, x := range n.w.quarantine { // any of them will do: the order does not matter
+	for _, x := range n.owner.quarantine { // any of them will do: the order does not matter
 		if x.inc == inc {
 			return true
 		}

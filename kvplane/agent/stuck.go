@@ -12,48 +12,48 @@ type stuck struct{ wake time.Duration }
 func (s *stuck) Due() time.Duration { return s.wake }
 
 // posted notes that a write is in progress from now on.
-func (w *owner) posted(x *write) {
-	x.at = w.now()
-	w.writes[w.lastID] = x
+func (o *owner) posted(x *write) {
+	x.at = o.now()
+	o.writes[o.lastID] = x
 	x.peer.writes++
-	w.active = x.at
-	w.moving = max(w.moving, x.at) + time.Duration(x.bytes)*slowest
-	if w.stuck.wake == 0 {
-		w.stuck.wake = x.at + stuckAfter
-		w.timers.Set(&w.stuck)
+	o.active = x.at
+	o.moving = max(o.moving, x.at) + time.Duration(x.bytes)*slowest
+	if o.stuck.wake == 0 {
+		o.stuck.wake = x.at + stuckAfter
+		o.timers.Set(&o.stuck)
 	}
 }
 
 // unposted notes that a write has ended.
-func (w *owner) unposted(id uint64) {
-	w.writes[id].peer.writes--
-	delete(w.writes, id)
-	if len(w.writes) == 0 {
-		w.stuck.wake = 0 // no timer without a write
+func (o *owner) unposted(id uint64) {
+	o.writes[id].peer.writes--
+	delete(o.writes, id)
+	if len(o.writes) == 0 {
+		o.stuck.wake = 0 // no timer without a write
 	}
 }
 
 // lookForStuck logs each stuck write once.
-func (w *owner) lookForStuck() {
-	w.stuck.wake = 0
-	now := w.now()
-	for _, x := range w.writes {
+func (o *owner) lookForStuck() {
+	o.stuck.wake = 0
+	now := o.now()
+	for _, x := range o.writes {
 		if now-x.at >= stuckAfter && !x.logged {
 			x.logged = true
-			w.log.Warn("kvplane: a write does not end", "transfer", x.id, "peer", x.peer.record.Agent, "bytes", x.bytes,
+			o.log.Warn("kvplane: a write does not end", "transfer", x.id, "peer", x.peer.record.Agent, "bytes", x.bytes,
 				"seconds", int((now - x.at).Seconds()))
 		}
 	}
-	if len(w.writes) > 0 {
-		w.stuck.wake = now + stuckAfter/3
-		w.timers.Set(&w.stuck)
+	if len(o.writes) > 0 {
+		o.stuck.wake = now + stuckAfter/3
+		o.timers.Set(&o.stuck)
 	}
 }
 
 // stuckWrites counts them by engine id.
-func (w *owner) stuckWrites() map[string]int {
-	out, now := map[string]int{}, w.now()
-	for _, x := range w.writes {
+func (o *owner) stuckWrites() map[string]int {
+	out, now := map[string]int{}, o.now()
+	for _, x := range o.writes {
 		if now-x.at >= stuckAfter {
 			out[x.peer.record.ID()]++
 		}

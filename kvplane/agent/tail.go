@@ -11,13 +11,13 @@ import (
 
 // tail returns the ranges of this rank's memory, in Local, that nobody has written in a transfer's last blocks though
 // they are Ready, sorted and merged: nil unless blocks here are larger than the producer's.
-func (w *owner) tail(x *core.Effect) []kvplane.Range {
-	e := w.engines[x.Expect.Peer]
+func (o *owner) tail(x *core.Effect) []kvplane.Range {
+	e := o.engines[x.Expect.Peer]
 	if e == nil || x.Tokens == 0 {
 		return nil
 	}
 	if !e.tailed {
-		e.tailed, e.tails = true, w.tails(e)
+		e.tailed, e.tails = true, o.tails(e)
 	}
 	var out []kvplane.Range
 	for _, q := range e.tails {
@@ -39,19 +39,19 @@ func (w *owner) tail(x *core.Effect) []kvplane.Range {
 }
 
 // tails plans for one rank of each stage of an engine that leaves something in this rank's blocks.
-func (w *owner) tails(e *engine) []*plan.Pair {
+func (o *owner) tails(e *engine) []*plan.Pair {
 	var out []*plan.Pair
 	stages := map[int]bool{}
-	expected, err := w.expected(e) // asked for again: a rank of the engine may have been rebuilt since the transfer began
+	expected, err := o.expected(e) // asked for again: a rank of the engine may have been rebuilt since the transfer began
 	if err != nil {
-		w.log.Error("kvplane: what stays old in the last blocks is not known", "err", err)
+		o.log.Error("kvplane: what stays old in the last blocks is not known", "err", err)
 	}
 	for _, x := range expected {
 		if stages[x.Record.Rank.PP] {
 			continue
 		}
 		stages[x.Record.Rank.PP] = true
-		if q, err := plan.New(x.Record, w.self, w.cfg.Allow); err == nil && q.LeavesRest() { // P has got the error
+		if q, err := plan.New(x.Record, o.self, o.cfg.Allow); err == nil && q.LeavesRest() { // P has got the error
 			out = append(out, q)
 		}
 	}

@@ -56,7 +56,7 @@ func (v EngineOutcome) String() string {
 	return "unknown"
 }
 
-// NewAggregate waits for the given ranks, which nobody may change. No ranks at all is a mistake: nothing will ever be
+// NewRankBarrier waits for the given ranks, which must not be changed. No ranks at all is a mistake: nothing will ever be
 // released.
 func NewRankBarrier(ranks []metadata.Rank) *RankBarrier {
 	return &RankBarrier{ranks: ranks, states: make([]rankState, len(ranks)), open: len(ranks)}

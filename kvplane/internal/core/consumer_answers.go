@@ -49,7 +49,7 @@ func (c *Consumer) Unsafe(id kvplane.TransferID) (last Effect, from metadata.Inc
 	return Effect{Do: DoReport, Report: kvplane.Reusable, ID: id, Reason: r.reason, Detail: r.detail, Expect: r.expect}, r.inc, true
 }
 
-// FloorOf is the lowest number of a session that is not settled, 0 if there is no session.
+// LowWaterOf is the lowest number of a session that is not settled, 0 if there is no session.
 func (c *Consumer) LowWaterOf(peer PeerID) uint64 {
 	if s := c.Sessions[peer]; s != nil {
 		return s.LowWater

@@ -61,7 +61,7 @@ func (g *outgoing) late() kvplane.Reason {
 	return kvplane.Sibling
 }
 
-// Spend ends a transfer that had been offered.
+// EndTransfer ends a transfer that had been offered.
 func (p *Producer) EndTransfer(g *outgoing) {
 	done := 0
 	for _, r := range g.Requests {
