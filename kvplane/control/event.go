@@ -1,6 +1,5 @@
-// Package control is what a gateway and an engine of connector kvplane say to each other of single transfers: the
-// stream of events, and the request to cancel. Engines serve Handler; the gateway calls Watch and CancelTransfer. It
-// knows nothing of the agents that move the bytes.
+// Package control has the HTTP routes between a gateway and an engine of connector kvplane: the stream of a transfer's events, and the request
+// to cancel one. Engines serve Handler (handler.go); the gateway calls Watch and CancelTransfer (watch.go). It links no agent.
 package control
 
 import (

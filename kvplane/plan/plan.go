@@ -1,6 +1,9 @@
-// Package plan says which bytes of one rank's memory go where in another's: the block plan between a producer rank and a consumer rank, and
-// which ranks a consumer hears from and a producer serves. All of it is pure: it reads records and block lists, and returns ranges or
-// places in strided regions. The agent plans with it; it knows no transport, no message and no clock.
+// Package plan computes which bytes of a producer rank go where in the memory of a consumer rank, and which ranks a consumer waits for and a
+// producer writes for. All of it is pure: it reads records and block lists, and returns ranges or descriptor indices. It knows no transport,
+// no message and no clock.
+//
+// count.go has Producers and Consumers, which agent/peers.go asks when the records of a peer are here. pair.go has the part of a plan that is
+// the same for all transfers of two ranks, plan.go one transfer (agent/post.go), prepared.go the same as indices.
 package plan
 
 import (

@@ -1,6 +1,9 @@
-// Package sched has what the scheduler of an engine and its ranks tell each other in each step, as plain data with a msgpack form, and the
-// Aggregator, which brings the reports of all ranks together into one outcome for the scheduler. It performs no I/O and reads no clock.
-// Engines use it; package agent takes Orders and gives RankReports.
+// Package sched has what the scheduler of an engine and its ranks exchange in each step: Orders to all ranks, a RankReport from each. Both are
+// plain data with a msgpack form (wire.go, pack.go). The Aggregator reduces the RankReports of a step to one Outcome for the scheduler
+// (aggregator.go); for each transfer a RankBarrier waits for all ranks (rank_barrier.go). The package performs no I/O and reads no clock.
+//
+// The scheduler calls Aggregator.Order and hands the Orders to its ranks; each rank calls Agent.Do, later Agent.Collect (agent/collect.go); the
+// scheduler calls Aggregator.Step. Outcome.Released starts decode; Outcome.Closed and Outcome.Freed free blocks.
 package sched
 
 import (

@@ -1,5 +1,5 @@
-// Package transfer has the words of the hand-over of one request's KV between two engines: its id, the blocks that it is about, and the ranges
-// of memory that are copied. The gateway, the control routes and the plane use it, so it imports nothing of theirs.
+// Package transfer has the types of one KV transfer that gateway, control routes and plane share: its id, its block lists, and the ranges of
+// memory that are copied. It imports none of the packages that use it.
 package transfer
 
 import (

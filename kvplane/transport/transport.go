@@ -1,5 +1,5 @@
-// Package transport says how bytes and messages move between the agents of two ranks: the interface that an agent drives, and what its
-// implementations may do beyond it. It moves nothing itself. The agent's goroutine is the only caller.
+// Package transport has the interface over which an agent sends messages and posts writes, and what some implementations can do beyond it
+// (Fencer, Keyed, Preparer). It moves nothing itself. The agent's owner is the only caller: execute.go sends, post.go writes, owner.go polls.
 //
 // The implementations are transport/tcp and transport/nixltransport; transport/byname opens the one that a configuration names. The tests of
 // this package, which run on each of them, say what an implementation must hold.

@@ -1,5 +1,5 @@
-// Package varint takes apart what agents say to each other: numbers of a variable length, and texts after their length. It
-// owns the checks that every field needs, and does not know what a field means. The code of messages calls it.
+// Package varint decodes the fields of messages: numbers of variable length, and texts after their length. It checks the bounds of every
+// field, and does not know what a field means. Package wire and transport tcp use it.
 package varint
 
 import "encoding/binary"

@@ -1,4 +1,4 @@
-// Package byname opens the transport that a configuration names. It is apart from package transport so that who uses one transport does not
+// Package byname opens the transport that a configuration names. It is apart from package transport, so that a user of one transport does not
 // link the other.
 package byname
 

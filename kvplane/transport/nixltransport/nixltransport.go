@@ -1,5 +1,8 @@
-// Package nixltransport is the transport over a NIXL agent, which moves bytes only while both sides poll. It owns the agent, the handles of
-// writes in progress and the doorbell: a datagram that wakes a peer that sleeps.
+// Package nixltransport is the transport over a NIXL agent. Bytes and messages move only while both sides poll, and nothing can refuse the
+// bytes of a live peer: it is no Fencer. It owns the NIXL agent, the handles of writes in progress and the doorbell.
+//
+// Read nixltransport.go first (Open, Poll), then peer.go (agent metadata of peers), write.go (one write, from post to the release of its handle),
+// progress.go (polls of handles), prepared.go (writes by descriptor indices), doorbell.go (the datagram that wakes a sleeping owner).
 package nixltransport
 
 import (
