@@ -125,7 +125,7 @@ func (q *Queue) denyLocked(w *Waiter, why reason.Reason) {
 
 // Stats is the state of a queue, and its counters since the start.
 type Stats struct {
-	InFlight int               // with the engines, or on their way to the client
+	InFlight int               // with the engines; of a stream, also on its way to the client
 	Places   int               // how many may be
 	Waiting  int               // requests in the queue
 	Waited   uint64            // requests that had to wait

@@ -55,8 +55,8 @@ func (t *tenantBytes) add(tenant string, n, limit int) bool {
 }
 
 // clientBody is the body of one request, as its client sent it: the bytes of an openai.Body, whose Memory it is. It is in use until all who
-// have retained it have released it: the handler, the request's exchange, and each leg that is sent from its bytes. Then its buffer serves
-// another request.
+// have retained it have released it: the handler, the request's exchange, its drain, each leg that is sent from its bytes, and each job of package
+// reclaim. Then its buffer serves another request.
 type clientBody struct {
 	bytes  []byte
 	from   *clientBodies

@@ -23,19 +23,19 @@ import (
 func (x *Exchange) plan() dispatch.Event {
 	retry, waited := x.Sum.Attempts > 0, x.pause > 0
 	x.pause = 0
-	choice, f := x.choose(x.excluded)
+	choice, f := x.selectEngines(x.excluded)
 	switch {
 	case choice.Decode < 0 && len(x.excluded) > 0:
 		var e dispatch.Event
 		var late bool
-		if choice, f, e, late = x.chooseFailed(waited); late {
+		if choice, f, e, late = x.selectFailed(waited); late {
 			if e.Kind == dispatch.EvPlannedLater && !waited && !x.m.Retries.Retry(time.Now()) {
 				return x.overBudget()
 			}
 			return e
 		}
 	case retry && !waited && x.doubles(choice) && !x.m.Retries.Retry(time.Now()):
-		if choice, f = x.choose(x.excluded.With(x.m.Prefill)); choice.Decode < 0 || x.doubles(choice) {
+		if choice, f = x.selectEngines(x.excluded.With(x.m.Prefill)); choice.Decode < 0 || x.doubles(choice) {
 			return x.overBudget()
 		}
 	}
@@ -117,19 +117,19 @@ func (x *Exchange) noEngine(c policies.Choice) dispatch.Event {
 	return dispatch.Event{Kind: dispatch.EvPlannedLater}
 }
 
-// choose chooses engines that the request may be given to, but for those.
-func (x *Exchange) choose(not fleet.Excluded) (policies.Choice, policies.Fleet) {
+// selectEngines selects engines for the request, without the excluded. If prefill has handed nothing off, it prefers decode alone.
+func (x *Exchange) selectEngines(not fleet.Excluded) (policies.Choice, policies.Fleet) {
 	if x.noHandOff {
-		if c, f := x.chooseFrom(not.With(x.m.Prefill), false); c.Decode >= 0 {
+		if c, f := x.selectWithout(not.With(x.m.Prefill), false); c.Decode >= 0 {
 			c.Reason = fleet.NoHandOff
 			return c, f
 		}
 	}
-	return x.chooseFrom(not, false)
+	return x.selectWithout(not, false)
 }
 
-// chooseFrom is choose, with busy also of engines that have asked for no requests now, if no others are left.
-func (x *Exchange) chooseFrom(not fleet.Excluded, busy bool) (policies.Choice, policies.Fleet) {
+// selectWithout asks the fleet once. With busy it may answer with engines that have asked for no requests now, if no others are left.
+func (x *Exchange) selectWithout(not fleet.Excluded, busy bool) (policies.Choice, policies.Fleet) {
 	x.selection.Begin(not, busy)
 	q := policies.Request{Model: x.m.Name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable)}
 	x.selection.FindPrompt(x.b) // does nothing unless the policy looks at prefixes

@@ -29,17 +29,17 @@ func backoff(n int, random uint64) time.Duration {
 // refused again has the others wait on.
 func spread(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 
-// chooseFailed chooses among engines that have failed the request, as there are no others: a decode engine that failed once may serve
+// selectFailed selects among engines that have failed the request, as there are no others: a decode engine that failed once may serve
 // the second time, and where decode may not serve alone so may a prefill engine. Engines that want a long rest are left alone:
 // if there are only they the client is told when to come back, and does not wait in its place.
-func (x *Exchange) chooseFailed(waited bool) (policies.Choice, policies.Fleet, dispatch.Event, bool) {
+func (x *Exchange) selectFailed(waited bool) (policies.Choice, policies.Fleet, dispatch.Event, bool) {
 	long, first := x.excluded.LongRests()
-	choice, f := x.choose(append(x.excluded.Without(x.m.Decode), long...))
+	choice, f := x.selectEngines(append(x.excluded.Without(x.m.Decode), long...))
 	if choice.Decode < 0 {
-		choice, f = x.choose(long)
+		choice, f = x.selectEngines(long)
 	}
 	if choice.Decode < 0 { // they are asked when the time is over that they asked for
-		choice, f = x.chooseFrom(long, true)
+		choice, f = x.selectWithout(long, true)
 	}
 	if choice.Decode < 0 && len(long) > 0 {
 		x.pause = first

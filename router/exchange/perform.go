@@ -285,7 +285,7 @@ func (x *Exchange) done(act dispatch.Action) {
 // ended sets the outcome and reports it to the caller, the report and the set of live requests, even if one of them panics.
 func (x *Exchange) ended() {
 	x.HasOutcome = true
-	defer x.b.Release()
+	defer x.b.Release() // the exchange's own hold: its legs, its drain and jobs of reclaim have theirs
 	if !x.branch {
 		defer x.all.Report.Finished(&x.Sum, x.s.Observe) // logs the summary, and hands it to the metrics
 	}

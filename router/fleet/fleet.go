@@ -7,6 +7,9 @@
 //
 // It sends nothing to engines and starts no goroutine. An exchange asks it for engines (Selection). It learns from legs (package leg), and
 // from health checks and side channels (package monitor).
+//
+// Read selection.go first, for how a request gets its engines, then prefix.go for prompts, pair.go for pairs, and engine.go for what is known of one
+// engine.
 package fleet
 
 import (

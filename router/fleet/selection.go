@@ -68,16 +68,16 @@ func (k *Selection) Choose(q policies.Request) (policies.Choice, policies.Fleet)
 		q.Unsplittable = policies.Aggregated
 	}
 	k.noHandOff = false
-	c, f := k.choose(k.m.requireSplit(q))
+	c, f := k.chooseInRounds(k.m.requireSplit(q))
 	if c.Reason == policies.NoPair && c.Decode >= 0 && k.noHandOff {
 		c.Reason = NoHandOff
 	}
-	return k.requireSplit(c), f
+	return k.refuseAlone(c), f
 }
 
 // ChooseDecode chooses another decode engine for a stream that has begun.
 func (k *Selection) ChooseDecode() policies.Choice {
-	c, _ := k.choose(policies.Request{Model: k.m.Name, Unsplittable: "continued"})
+	c, _ := k.chooseInRounds(policies.Request{Model: k.m.Name, Unsplittable: "continued"})
 	return c
 }
 
@@ -204,12 +204,12 @@ func (k *Selection) splits(c *Pair) bool {
 	return k.f.Compatible(c) == nil && !k.f.Doubtful(c) && (k.panicMode || !c.broken.Load())
 }
 
-// choose asks the planner with a view of the fleet. If no engine is left, it asks again with all that can be reached. If an engine that
-// it chose needs a probe, this request is the probe.
-func (k *Selection) choose(q policies.Request) (policies.Choice, policies.Fleet) {
+// chooseInRounds asks the policy with a view of the fleet, and again with a new view in two cases: no engine is left, then with all that can
+// be reached (panicMode); or a chosen engine needs a probe, and another request became it. If none did, this request is the probe.
+func (k *Selection) chooseInRounds(q policies.Request) (policies.Choice, policies.Fleet) {
 	for range 4 {
 		f, prefill, decode := k.view()
-		c := k.plan(q, f)
+		c := k.askPolicy(q, f)
 		if c.Decode < 0 && !k.panicMode {
 			k.panicMode = true
 			continue
@@ -218,19 +218,19 @@ func (k *Selection) choose(q policies.Request) (policies.Choice, policies.Fleet)
 			return c, f
 		}
 		c = k.preferWarm(q, f, c)
-		k.f.panics(k.m, Prefill, prefill && c.Split)
-		k.f.panics(k.m, Decode, decode)
+		k.f.notePanicMode(k.m, Prefill, prefill && c.Split)
+		k.f.notePanicMode(k.m, Decode, decode)
 		if k.takeProbes(c, prefill, decode) {
 			return c, f
 		}
 	}
 	f, _, _ := k.view() // others were always faster: they have the probes
-	return k.plan(q, f), f
+	return k.askPolicy(q, f), f
 }
 
-// plan asks the planner once. A Choice without a decode engine (Decode below 0) says in Reason what is missing; one that is not Split is of
+// askPolicy asks the policy once. A Choice without a decode engine (Decode below 0) says in Reason what is missing; one that is not Split is of
 // decode alone; Prefill and Decode are indices of the view's engines.
-func (k *Selection) plan(q policies.Request, f policies.Fleet) policies.Choice {
+func (k *Selection) askPolicy(q policies.Request, f policies.Fleet) policies.Choice {
 	return k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()})
 }
 
@@ -241,7 +241,7 @@ func (k *Selection) preferWarm(q policies.Request, f policies.Fleet, c policies.
 		return c
 	}
 	f.Pairable = func(p, d int) bool { return k.warm(p, d) && k.pairable(p, d) }
-	if w := k.plan(q, f); w.Split {
+	if w := k.askPolicy(q, f); w.Split {
 		return w
 	}
 	return c
@@ -280,8 +280,8 @@ func (k *Selection) isProbe(e *Engine) bool {
 	return k.probed == e && e.Health.RetryAfter(k.Now) == 0 && e.Health.Standing(k.Now, 0).Circuit == health.HalfOpen
 }
 
-// panics notes whether a role's engines are used though they are out.
-func (f *Fleet) panics(m *Model, role Role, now bool) {
+// notePanicMode notes, and logs if it changes, whether a role's engines are used though they are out.
+func (f *Fleet) notePanicMode(m *Model, role Role, now bool) {
 	flag := &m.panicMode[role]
 	if flag.Load() == now || flag.Swap(now) == now {
 		return
@@ -301,18 +301,18 @@ func (f *Fleet) Serves(m *Model) bool {
 		q.Unsplittable = policies.Aggregated
 	}
 	k := &Selection{f: f, m: m, Now: time.Now(), dryRun: true, provenOnly: true, overloadedToo: true}
-	c, _ := k.choose(q)
+	c, _ := k.chooseInRounds(q)
 	return c.Decode >= 0
 }
 
 // DryRun says what would be chosen now for a request that does not come yet.
 func (f *Fleet) DryRun(m *Model, q policies.Request) policies.Choice {
 	k := &Selection{f: f, m: m, Now: time.Now(), dryRun: true, overloadedToo: true}
-	c, _ := k.choose(k.m.requireSplit(q))
+	c, _ := k.chooseInRounds(k.m.requireSplit(q))
 	return c
 }
 
-// requireSplit makes the planner choose two engines, whatever the request is.
+// requireSplit makes the policy choose two engines where decode does not serve alone, whatever the request is.
 func (m *Model) requireSplit(q policies.Request) policies.Request {
 	if m.Connector.Traits().RequiresSplit {
 		q.PromptTokens, q.Unsplittable = 1<<30, ""
@@ -320,8 +320,8 @@ func (m *Model) requireSplit(q policies.Request) policies.Request {
 	return q
 }
 
-// requireSplit takes back a choice of decode alone where decode does not serve alone.
-func (k *Selection) requireSplit(c policies.Choice) policies.Choice {
+// refuseAlone makes a choice of decode alone one without engines where decode does not serve alone.
+func (k *Selection) refuseAlone(c policies.Choice) policies.Choice {
 	if k.m.Connector.Traits().RequiresSplit && !c.Split && c.Decode >= 0 {
 		c.Decode, c.Reason = -1, policies.NoPrefill
 	}

@@ -48,7 +48,7 @@ const (
 )
 
 // Body is one request's body: the bytes as they came, and what routing needs of them. It is not changed after it is parsed and its caller
-// has set what it adds (Memory, Urgent, Sealed, MediaIDs), so AppendPrefill and AppendDecode may be called from several goroutines. Raw must
+// has set what it adds (Memory, Urgent, Sealed, MediaIDs), so AppendVariant may be called from several goroutines. Raw must
 // stay unchanged as long as the body is used: Memory holds it.
 type Body struct {
 	Raw          []byte
