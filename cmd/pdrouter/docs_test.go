@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"pdrouter/internal/redistest"
 	"pdrouter/metadata"
 	"pdrouter/metadata/redisstore"
+	"pdrouter/policies"
 )
 
 // page returns a page of the documentation.
@@ -106,6 +108,42 @@ func TestDocumentedReasons(t *testing.T) {
 	for r := metadata.PairReason(1); r.String() != "unknown"; r++ {
 		if !regexp.MustCompile("(?m)^\\| [a-z_`, ]*`" + r.String() + "`").MatchString(text) {
 			t.Errorf("docs/metadata.md does not explain %s", r)
+		}
+	}
+}
+
+// TestDocumentedChoices: docs/routing.md explains every policy, and every reason for which a request is split or not.
+func TestDocumentedChoices(t *testing.T) {
+	_, err := policies.Parse("policy.yaml", []byte("default: {prefill: none_such}"))
+	_, names, _ := strings.Cut(fmt.Sprint(err), "want ")
+	want := strings.FieldsFunc(strings.ReplaceAll(names, " or ", ", "), func(r rune) bool { return r == ',' || r == ' ' })
+	if len(want) < 5 {
+		t.Fatalf("policies %q, of %v", want, err)
+	}
+	files, err := filepath.Glob("../../router/openai/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reason := regexp.MustCompile(`(?m)^\s+(?:[Uu]nsplit\w+|[A-Z]\w+ +Reason) += "([^"]+)"`)
+	before := len(want)
+	for _, path := range append(files, "../../policies/policies.go") {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range reason.FindAllStringSubmatch(string(b), -1) {
+			if m[1] != string(policies.NoDecode) { // such a request is not served: no_engine
+				want = append(want, m[1])
+			}
+		}
+	}
+	if len(want)-before < 15 {
+		t.Fatalf("reasons %q", want[before:])
+	}
+	text := page(t, "routing.md")
+	for _, w := range want {
+		if !regexp.MustCompile("(?m)^\\| [^|]*`" + regexp.QuoteMeta(w) + "`").MatchString(text) {
+			t.Errorf("docs/routing.md does not explain %s", w)
 		}
 	}
 }
