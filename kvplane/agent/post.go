@@ -16,9 +16,9 @@ import (
 // meanwhile.
 const slowPost = 200 * time.Millisecond
 
-// mergedPays is how many places one range must stand for to be the cheaper: NIXL takes about 0.2 µs for each range and
-// for each place, depending on how many it can merge, 0.02 to 0.002 µs.
-const mergedPays = 64
+// mergeFactor is how many descriptors one range must replace to be the cheaper: NIXL takes about 0.2 µs for each range and
+// 0.02 to 0.002 µs for each descriptor index, depending on how many it can merge.
+const mergeFactor = 64
 
 // planAndPost plans and posts one write.
 func (o *owner) planAndPost(p *peer, x *core.Effect) {
@@ -77,12 +77,12 @@ func reasonOf(r *plan.Refusal) kvplane.Reason {
 	return kvplane.Short
 }
 
-// submit gives the planned write to the transport: as places, where those are prepared and cheaper.
+// submit gives the planned write to the transport: as descriptor indices, where those are prepared and cheaper.
 func (o *owner) submit(p *peer, x *core.Effect) error {
 	done := o.encode(p, &wire.Message{Kind: wire.KindDone, Seq: x.Seq, Status: wire.Status{State: wire.Done, Tokens: x.Offer.Tokens}})
 	t, ok := o.cfg.Transport.(transport.Preparer)
-	if ok && p.plan.Copies() <= mergedPays*len(o.ranges) {
-		local, remote := p.plan.Places()
+	if ok && p.plan.Copies() <= mergeFactor*len(o.ranges) {
+		local, remote := p.plan.Descriptors()
 		ok = t.Prepare(p.record.Agent, local, remote)
 	} else {
 		ok = false
@@ -91,7 +91,7 @@ func (o *owner) submit(p *peer, x *core.Effect) error {
 		return o.cfg.Transport.Write(p.record.Agent, o.lastID, o.ranges, done)
 	}
 	var err error
-	o.local, o.remote, err = p.plan.PlanPlaces(o.local[:0], o.remote[:0], x.Offer.Tokens, x.Msg.Need, x.Offer.Groups, x.Msg.Groups)
+	o.local, o.remote, err = p.plan.PlanDescriptors(o.local[:0], o.remote[:0], x.Offer.Tokens, x.Msg.Need, x.Offer.Groups, x.Msg.Groups)
 	if err != nil {
 		return err
 	}

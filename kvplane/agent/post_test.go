@@ -68,10 +68,10 @@ func TestPostMerged(t *testing.T) {
 			return &preparedFake{fakeTransport: net.transport(), asked: &asked, wrote: &wrote}
 		}, s, s, kvplane.Times{})
 		l := kvplane.BlockList{}
-		for i := range int32(mergedPays + 1) {
+		for i := range int32(mergeFactor + 1) {
 			l.Blocks = append(l.Blocks, i)
 		}
-		for n, want := range map[int]int32{mergedPays: 1, mergedPays + 1: 0} {
+		for n, want := range map[int]int32{mergeFactor: 1, mergeFactor + 1: 0} {
 			wrote.Store(0)
 			id := kvplane.NewTransferID()
 			p.offer(id, d, n, []kvplane.BlockList{l})

@@ -46,7 +46,7 @@ func TestPlanAllocatesNothing(t *testing.T) {
 		}
 	}
 	places := func() {
-		from, to, err := q.PlanPlaces(local, remote, 16000, [2]int{0, 16000}, lists, lists)
+		from, to, err := q.PlanDescriptors(local, remote, 16000, [2]int{0, 16000}, lists, lists)
 		if err != nil || len(from) != 80000 || len(to) != 80000 || &from[0] != &local[:1][0] || &to[0] != &remote[:1][0] {
 			t.Fatalf("%d and %d places, %v; want 80000 in the buffers given", len(from), len(to), err)
 		}
@@ -84,7 +84,7 @@ func BenchmarkPlan(b *testing.B) {
 			var err error
 			b.ReportAllocs()
 			for b.Loop() {
-				if local, remote, err = q.PlanPlaces(local[:0], remote[:0], 16000, need, lists, lists); err != nil {
+				if local, remote, err = q.PlanDescriptors(local[:0], remote[:0], 16000, need, lists, lists); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -29,7 +29,7 @@ func Producers(p []metadata.Record, d metadata.Record, allow Allow) ([]Producer,
 		}
 		for _, g := range q.groups {
 			for _, l := range g {
-				if len(l.pieces) > 0 {
+				if len(l.segments) > 0 {
 					have[written{l.d.Layer, r.Rank.TP}] = true
 				}
 			}

@@ -39,7 +39,7 @@ func FuzzShape(f *testing.F) {
 			return
 		}
 		for _, r := range []metadata.Record{p, d} {
-			if s, err := newShape(r); err == nil && max(s.kernel, len(s.regions)) > 1<<10 {
+			if s, err := newRankLayout(r); err == nil && max(s.kernel, len(s.regions)) > 1<<10 {
 				return // sound, and slow
 			}
 		}
@@ -69,11 +69,11 @@ func FuzzShape(f *testing.F) {
 			inside(p.Layout.Regions, r.Local, r.Length)
 			inside(d.Layout.Regions, r.Remote, r.Length)
 		}
-		local, remote, err := q.PlanPlaces(nil, nil, n, need, lists, lists)
+		local, remote, err := q.PlanDescriptors(nil, nil, n, need, lists, lists)
 		if err != nil {
 			return
 		}
-		here, there := q.Places()
+		here, there := q.Descriptors()
 		ends := [2]int{}
 		for i := range here {
 			for side, g := range [2]transfer.StridedRegion{here[i], there[i]} {

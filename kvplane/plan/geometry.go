@@ -10,8 +10,8 @@ import (
 	"pdrouter/metadata"
 )
 
-// shape is a rank's layout in the quantities of docs/kvplane.md.
-type shape struct {
+// rankLayout is a rank's layout in the quantities of docs/kvplane.md.
+type rankLayout struct {
 	rank, size metadata.Rank
 	logical    int // L: tokens of a logical block
 	physical   int // ρ: kernel blocks of a logical block
@@ -41,13 +41,13 @@ const (
 
 // Check returns an error for a record that nothing can be planned with.
 func Check(r metadata.Record) error {
-	_, err := newShape(r)
+	_, err := newRankLayout(r)
 	return err
 }
 
 // Blocks returns how many logical blocks a rank has in each group.
 func Blocks(r metadata.Record) ([]int, error) {
-	s, err := newShape(r)
+	s, err := newRankLayout(r)
 	if err != nil {
 		return nil, err
 	}
@@ -58,15 +58,15 @@ func Blocks(r metadata.Record) ([]int, error) {
 	return out, nil
 }
 
-// newShape checks a record, whoever wrote it: afterwards every address computed from it lies in its regions.
-func newShape(r metadata.Record) (shape, error) {
+// newRankLayout checks a record, whoever wrote it: afterwards every address computed from it lies in its regions.
+func newRankLayout(r metadata.Record) (rankLayout, error) {
 	l := r.Layout
-	s := shape{
+	s := rankLayout{
 		rank: r.Rank, size: r.Size, logical: l.BlockTokens, physical: l.Physical, order: l.Order, regions: l.Regions,
 		groupOf: make(map[int]int, len(l.Regions)),
 	}
-	bad := func(format string, args ...any) (shape, error) {
-		return shape{}, fmt.Errorf("kvplane: record of %s rank %s: %s", r.ID(), r.Rank, fmt.Sprintf(format, args...))
+	bad := func(format string, args ...any) (rankLayout, error) {
+		return rankLayout{}, fmt.Errorf("kvplane: record of %s rank %s: %s", r.ID(), r.Rank, fmt.Sprintf(format, args...))
 	}
 	for _, v := range []struct {
 		name string
@@ -98,7 +98,7 @@ func newShape(r metadata.Record) (shape, error) {
 			e.group = i
 		}
 		if err != nil {
-			return shape{}, fmt.Errorf("kvplane: record of %s rank %s: group %d: %w", r.ID(), r.Rank, i, err)
+			return rankLayout{}, fmt.Errorf("kvplane: record of %s rank %s: group %d: %w", r.ID(), r.Rank, i, err)
 		}
 		s.groups = append(s.groups, made)
 		for _, layer := range g.Layers {
@@ -172,7 +172,7 @@ func uneven(err error, p, d metadata.Record) error {
 }
 
 // end returns the offset behind the region's last byte, or the largest number if it passes that.
-func (s *shape) end(g *group, r metadata.Region) uint64 {
+func (s *rankLayout) end(g *group, r metadata.Region) uint64 {
 	sum := g.bytes
 	for _, p := range [][2]uint64{
 		{uint64(r.Blocks - 1), r.BlockStride}, {uint64(r.Planes - 1), r.PlaneStride},
@@ -189,7 +189,7 @@ func (s *shape) end(g *group, r metadata.Region) uint64 {
 }
 
 // layers returns the regions of each layer in their order: one if K and V lie together, else two.
-func (s *shape) layers() map[int][]metadata.Region {
+func (s *rankLayout) layers() map[int][]metadata.Region {
 	out := make(map[int][]metadata.Region, len(s.regions))
 	for _, r := range s.regions {
 		out[r.Layer] = append(out[r.Layer], r)
@@ -197,26 +197,26 @@ func (s *shape) layers() map[int][]metadata.Region {
 	return out
 }
 
-// place returns the kernel block of token t and t's index in it.
-func (s *shape) place(l transfer.BlockList, t int) (block, token int) {
+// locate returns the kernel block of token t and t's index in it.
+func (s *rankLayout) locate(l transfer.BlockList, t int) (block, token int) {
 	id := int(l.Blocks[t/s.logical-l.First/s.logical])
 	o := t % s.logical
 	return id*s.physical + o/s.kernel, o % s.kernel
 }
 
-// unit returns the offset in a region of the tokens from t on, which begin a unit.
-func (s *shape) unit(l transfer.BlockList, t int, r *metadata.Region) uint64 {
-	block, token := s.place(l, t)
+// offset returns the offset in a region of the common block that begins with token t.
+func (s *rankLayout) offset(l transfer.BlockList, t int, r *metadata.Region) uint64 {
+	block, token := s.locate(l, t)
 	return uint64(block)*r.BlockStride + uint64(token)*r.TokenStride
 }
 
 // reach returns the token behind the list's last block.
-func (s *shape) reach(l transfer.BlockList) int {
+func (s *rankLayout) reach(l transfer.BlockList) int {
 	return (l.First/s.logical + len(l.Blocks)) * s.logical
 }
 
 // check refuses a list whose numbers do not fit the layout of a group.
-func (s *shape) check(l transfer.BlockList, group int) error {
+func (s *rankLayout) check(l transfer.BlockList, group int) error {
 	if l.First < 0 || l.First%s.kernel != 0 || l.First > transfer.MaxTokens {
 		return fmt.Errorf("first token %d; want a multiple of %d", l.First, s.kernel)
 	}

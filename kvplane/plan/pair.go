@@ -11,29 +11,29 @@ import (
 // Pair is the block plan between one producer rank and one consumer rank: what does not change from transfer to
 // transfer. It holds scratch memory and is not safe for concurrent use.
 type Pair struct {
-	p, d   shape
-	unit   int // u: tokens of the smaller kernel block
-	groups [][]lane
-	pieces int // copies made so far while the lanes were cut
-	places places
-	spans  [][2]int // scratch: per group, the tokens that are copied
-	from   []uint64 // scratch: per unit, offset on P
-	to     []uint64 // scratch: per unit, offset on D
-	fromAt []int32  // scratch: per unit, place on P
-	toAt   []int32  // scratch: per unit, place on D
-	runs   []run    // scratch
+	p, d        rankLayout
+	commonBlock int // u: tokens of the smaller kernel block
+	groups      [][]regionPair
+	segmentsCut int // copies made so far while the region pairs were cut
+	descriptors descriptorTable
+	spans       [][2]int   // scratch: per group, the tokens that are copied
+	fromOffsets []uint64   // scratch: per common block, offset on P
+	toOffsets   []uint64   // scratch: per common block, offset on D
+	fromIndices []int32    // scratch: per common block, descriptor on P
+	toIndices   []int32    // scratch: per common block, descriptor on D
+	runs        []blockRun // scratch
 }
 
-// lane is one region of P and the region of D that holds the same layer.
-type lane struct {
-	p, d     metadata.Region
-	pieces   []stretch
-	localAt  int32 // number of its first place on P
-	remoteAt int32 // and on D
+// regionPair is one region of P and the region of D that holds the same layer.
+type regionPair struct {
+	p, d        metadata.Region
+	segments    []segment
+	localFirst  int32 // number of its first descriptor on P
+	remoteFirst int32 // and on D
 }
 
-// stretch is a contiguous copy inside one unit, relative to the unit's place in either region.
-type stretch struct{ p, d, length uint64 }
+// segment is a contiguous copy inside one common block, relative to where the common block begins in either region.
+type segment struct{ p, d, length uint64 }
 
 // Allow names what is refused unless a deployment asks for it.
 type Allow struct {
@@ -44,22 +44,22 @@ type Allow struct {
 
 // New plans between two ranks. The error is a *Refusal if the records are sound but do not fit each other.
 func New(p, d metadata.Record, allow Allow) (*Pair, error) {
-	ps, err := newShape(p)
+	ps, err := newRankLayout(p)
 	if err != nil {
 		return nil, uneven(err, p, d)
 	}
-	ds, err := newShape(d)
+	ds, err := newRankLayout(d)
 	if err != nil {
 		return nil, uneven(err, p, d)
 	}
 	if err := fits(p, d); err != nil {
 		return nil, err
 	}
-	q := &Pair{p: ps, d: ds, unit: min(ps.kernel, ds.kernel), groups: make([][]lane, len(ps.groups))}
+	q := &Pair{p: ps, d: ds, commonBlock: min(ps.kernel, ds.kernel), groups: make([][]regionPair, len(ps.groups))}
 	if err := q.refuse(allow); err != nil {
 		return nil, err
 	}
-	if err := q.connect(); err != nil {
+	if err := q.pairRegions(); err != nil {
 		return nil, err
 	}
 	return q, nil
@@ -99,7 +99,7 @@ func fits(p, d metadata.Record) error {
 // refuse compares what the ranks are made of, group by group.
 func (q *Pair) refuse(allow Allow) error {
 	big := max(q.p.kernel, q.d.kernel)
-	if big%q.unit != 0 {
+	if big%q.commonBlock != 0 {
 		return unplannable("kernel block tokens", q.p.kernel, q.d.kernel)
 	}
 	if len(q.p.groups) != len(q.d.groups) {
@@ -125,8 +125,8 @@ func (q *Pair) refuse(allow Allow) error {
 	return nil
 }
 
-// connect fills the lanes with the layers that both ranks hold.
-func (q *Pair) connect() error {
+// pairRegions fills the region pairs with the layers that both ranks hold.
+func (q *Pair) pairRegions() error {
 	there, here := q.p.layers(), q.d.layers()
 	seen := make(map[int]bool, len(here))
 	for _, r := range q.d.regions {
@@ -149,11 +149,11 @@ func (q *Pair) connect() error {
 			if from[i].Planes != to[i].Planes {
 				return unplannable(fmt.Sprintf("planes of layer %d", r.Layer), from[i].Planes, to[i].Planes)
 			}
-			l := lane{p: from[i], d: to[i]}
+			l := regionPair{p: from[i], d: to[i]}
 			if n := len(q.groups[g]); n > 0 && sameCut(&q.groups[g][n-1], &l) {
-				l.pieces = q.groups[g][n-1].pieces
-			} else if l.pieces = q.cut(g, &l.p, &l.d); l.pieces == nil {
-				return unplannable(fmt.Sprintf("pieces of layer %d", r.Layer), q.pieces, maxPieces)
+				l.segments = q.groups[g][n-1].segments
+			} else if l.segments = q.cut(g, &l.p, &l.d); l.segments == nil {
+				return unplannable(fmt.Sprintf("pieces of layer %d", r.Layer), q.segmentsCut, maxSegments)
 			}
 			q.groups[g] = append(q.groups[g], l)
 		}
@@ -161,30 +161,30 @@ func (q *Pair) connect() error {
 	return nil
 }
 
-// maxPieces bounds the copies of one unit of all regions that are cut differently, before they are merged: a record
+// maxSegments bounds the copies of one common block of all regions that are cut differently, before they are merged: a record
 // comes from outside.
-const maxPieces = 1 << 20
+const maxSegments = 1 << 20
 
-// cut lists what this producer writes of one unit, merged as far as both sides allow; nil if it is too much.
-func (q *Pair) cut(g int, p, d *metadata.Region) []stretch {
+// cut lists what this producer writes of one common block, merged as far as both sides allow; nil if it is too much.
+func (q *Pair) cut(g int, p, d *metadata.Region) []segment {
 	pg, dg := &q.p.groups[g], &q.d.groups[g]
-	if n := uint64(p.Planes) * uint64(dg.heads); n > maxPieces || n*uint64(q.unit) > maxPieces {
-		q.pieces += maxPieces + 1
+	if n := uint64(p.Planes) * uint64(dg.heads); n > maxSegments || n*uint64(q.commonBlock) > maxSegments {
+		q.segmentsCut += maxSegments + 1
 	} else {
-		q.pieces += int(n) * q.unit
+		q.segmentsCut += int(n) * q.commonBlock
 	}
-	if q.pieces > maxPieces {
+	if q.segmentsCut > maxSegments {
 		return nil
 	}
-	all := []stretch{}
+	all := []segment{}
 	for k := range uint64(p.Planes) {
 		for head := dg.first; head < dg.first+dg.heads; head++ {
 			if writerOf(q.d.rank.TP, head, q.p.size.TP, q.d.size.TP, pg.model) != q.p.rank.TP {
 				continue
 			}
 			ph, dh := uint64(head-pg.first), uint64(head-dg.first)
-			for t := range uint64(q.unit) {
-				all = append(all, stretch{
+			for t := range uint64(q.commonBlock) {
+				all = append(all, segment{
 					p:      k*p.PlaneStride + ph*p.HeadStride + t*p.TokenStride,
 					d:      k*d.PlaneStride + dh*d.HeadStride + t*d.TokenStride,
 					length: pg.bytes,
@@ -192,7 +192,7 @@ func (q *Pair) cut(g int, p, d *metadata.Region) []stretch {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b stretch) int { return cmp.Compare(a.d, b.d) })
+	slices.SortFunc(all, func(a, b segment) int { return cmp.Compare(a.d, b.d) })
 	merged := all[:0]
 	for _, x := range all {
 		if n := len(merged); n > 0 {
@@ -230,21 +230,21 @@ func InSlice(producer, consumer, p, d int) bool {
 
 // shared says whether the two stages have a layer in common.
 func (q *Pair) shared() bool {
-	return slices.ContainsFunc(q.groups, func(g []lane) bool { return len(g) > 0 })
+	return slices.ContainsFunc(q.groups, func(g []regionPair) bool { return len(g) > 0 })
 }
 
 // writes says whether this producer writes for this consumer; else it only notifies it.
 func (q *Pair) writes() bool {
-	return slices.ContainsFunc(q.groups, func(g []lane) bool { return len(g) > 0 && len(g[0].pieces) > 0 }) && q.related()
+	return slices.ContainsFunc(q.groups, func(g []regionPair) bool { return len(g) > 0 && len(g[0].segments) > 0 }) && q.related()
 }
 
-func sameWalk(a, b *lane) bool {
+func sameStrides(a, b *regionPair) bool {
 	return a.p.BlockStride == b.p.BlockStride && a.p.TokenStride == b.p.TokenStride &&
 		a.d.BlockStride == b.d.BlockStride && a.d.TokenStride == b.d.TokenStride
 }
 
-func sameCut(a, b *lane) bool {
-	return sameWalk(a, b) && a.p.Planes == b.p.Planes &&
+func sameCut(a, b *regionPair) bool {
+	return sameStrides(a, b) && a.p.Planes == b.p.Planes &&
 		a.p.PlaneStride == b.p.PlaneStride && a.p.HeadStride == b.p.HeadStride &&
 		a.d.PlaneStride == b.d.PlaneStride && a.d.HeadStride == b.d.HeadStride
 }

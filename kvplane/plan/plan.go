@@ -12,10 +12,10 @@ import (
 	"pdrouter/kvplane/transfer"
 )
 
-// run is a number of units that follow each other without a gap on both sides.
-type run struct {
-	p, d  uint64
-	units int
+// blockRun is a number of common blocks that follow each other without a gap on both sides.
+type blockRun struct {
+	p, d   uint64
+	blocks int
 }
 
 // Plan appends to dst what P copies so that D holds tokens [need[0], need[1]) of a request of which P has computed n
@@ -69,7 +69,7 @@ func (q *Pair) span(g, n int, need [2]int, p, d transfer.BlockList) (span [2]int
 	if err := q.d.check(d, g); err != nil {
 		return span, short(fmt.Sprintf("list of group %d", g), "-", err)
 	}
-	u := q.unit
+	u := q.commonBlock
 	from, to := max(p.First, d.First), min((n+u-1)/u*u, q.p.reach(p), q.d.reach(d))
 	first := need[0]
 	if w := q.d.groups[g].window; w > 0 && need[1] > w {
@@ -84,21 +84,21 @@ func (q *Pair) span(g, n int, need [2]int, p, d transfer.BlockList) (span [2]int
 	return [2]int{from, to}, nil
 }
 
-// emit appends the ranges of one group. Lanes of equal strides, which is the rule, share one walk over the units.
+// emit appends the ranges of one group. Region pairs of equal strides, which is the rule, share one walk over the common blocks.
 func (q *Pair) emit(dst []transfer.Range, g, from, to int, p, d transfer.BlockList) []transfer.Range {
-	var last *lane
+	var last *regionPair
 	var length uint64
 	for i := range q.groups[g] {
 		l := &q.groups[g][i]
-		if last == nil || !sameWalk(last, l) {
-			q.from, q.to = q.from[:0], q.to[:0]
-			for t := from; t < to; t += q.unit {
-				q.from = append(q.from, q.p.unit(p, t, &l.p))
-				q.to = append(q.to, q.d.unit(d, t, &l.d))
+		if last == nil || !sameStrides(last, l) {
+			q.fromOffsets, q.toOffsets = q.fromOffsets[:0], q.toOffsets[:0]
+			for t := from; t < to; t += q.commonBlock {
+				q.fromOffsets = append(q.fromOffsets, q.p.offset(p, t, &l.p))
+				q.toOffsets = append(q.toOffsets, q.d.offset(d, t, &l.d))
 			}
 			last, length = l, 0
 		}
-		for _, x := range l.pieces {
+		for _, x := range l.segments {
 			if x.length != length {
 				q.join(x.length)
 				length = x.length
@@ -107,7 +107,7 @@ func (q *Pair) emit(dst []transfer.Range, g, from, to int, p, d transfer.BlockLi
 				dst = append(dst, transfer.Range{
 					Local:  l.p.Base + r.p + x.p,
 					Remote: l.d.Base + r.d + x.d,
-					Length: uint64(r.units) * x.length,
+					Length: uint64(r.blocks) * x.length,
 				})
 			}
 		}
@@ -115,24 +115,24 @@ func (q *Pair) emit(dst []transfer.Range, g, from, to int, p, d transfer.BlockLi
 	return dst
 }
 
-// join cuts the walk into runs in which one piece of each unit ends where the next unit's begins, on both sides.
+// join cuts the walk into runs in which one segment of each common block ends where the next common block's begins, on both sides.
 func (q *Pair) join(length uint64) {
 	q.runs = q.runs[:0]
-	for i := range q.from {
+	for i := range q.fromOffsets {
 		if n := len(q.runs); n > 0 {
 			r := &q.runs[n-1]
-			have := uint64(r.units) * length
-			if r.p+have == q.from[i] && r.d+have == q.to[i] {
-				r.units++
+			have := uint64(r.blocks) * length
+			if r.p+have == q.fromOffsets[i] && r.d+have == q.toOffsets[i] {
+				r.blocks++
 				continue
 			}
 		}
-		q.runs = append(q.runs, run{p: q.from[i], d: q.to[i], units: 1})
+		q.runs = append(q.runs, blockRun{p: q.fromOffsets[i], d: q.toOffsets[i], blocks: 1})
 	}
 }
 
 // LeavesRest reports whether Rest may return something: D's kernel blocks are larger than P's.
-func (q *Pair) LeavesRest() bool { return q.d.kernel > q.unit }
+func (q *Pair) LeavesRest() bool { return q.d.kernel > q.commonBlock }
 
 // Rest appends the ranges of D's memory (in Remote; Local is 0) in D's last kernel block that no producer writes when
 // P has computed n tokens: old memory, which D clears before decode. It is empty unless D's blocks are the larger.
@@ -141,14 +141,14 @@ func (q *Pair) Rest(dst []transfer.Range, n int, d []transfer.BlockList) []trans
 		if g >= len(d) || q.d.check(d[g], g) != nil {
 			continue
 		}
-		end := (n + q.unit - 1) / q.unit * q.unit
+		end := (n + q.commonBlock - 1) / q.commonBlock * q.commonBlock
 		if end%q.d.kernel == 0 || end < d[g].First || end >= q.d.reach(d[g]) {
 			continue
 		}
 		of := &q.d.groups[g]
 		for i := range lanes {
 			r := &lanes[i].d
-			at := r.Base + q.d.unit(d[g], end, r)
+			at := r.Base + q.d.offset(d[g], end, r)
 			for k := range uint64(r.Planes) {
 				for h := range uint64(of.heads) {
 					for t := range uint64(q.d.kernel - end%q.d.kernel) {

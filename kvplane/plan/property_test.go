@@ -11,7 +11,7 @@ import (
 	"pdrouter/metadata"
 )
 
-// TestPlanEqualsNaiveModel compares the plan, byte by byte and both as ranges and as places, with a model
+// TestPlanEqualsNaiveModel compares the plan, byte by byte and both as ranges and as descriptors, with a model
 // that knows only the formula of an address, over layouts drawn from every class that the plane promises.
 func TestPlanEqualsNaiveModel(t *testing.T) {
 	worlds := uint64(900)
@@ -164,14 +164,14 @@ func (w *layoutWorld) copyOnce(t *testing.T, seed uint64, pr, dr metadata.Record
 	for _, r := range ranges {
 		put(got, r.Local, r.Remote, r.Length)
 	}
-	local, remote, err := q.PlanPlaces(nil, nil, w.n, w.need, w.p.lists, w.d.lists)
+	local, remote, err := q.PlanDescriptors(nil, nil, w.n, w.need, w.p.lists, w.d.lists)
 	if err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
 	}
 	if len(local) != len(remote) || len(local) != q.Copies() || len(local) < len(ranges) {
 		t.Errorf("seed %d: %d and %d places for %d copies in %d ranges", seed, len(local), len(remote), q.Copies(), len(ranges))
 	}
-	here, there := q.Places()
+	here, there := q.Descriptors()
 	for i := range local {
 		a, n := plantest.Placed(here, local[i])
 		b, m := plantest.Placed(there, remote[i])

@@ -196,7 +196,7 @@ func TestPlanShortGroups(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			lists := func(l transfer.BlockList) []transfer.BlockList { return []transfer.BlockList{whole, l} }
 			rs, err := q.Plan(nil, 20, [2]int{0, 20}, lists(tc.p), lists(tc.d))
-			local, remote, placesErr := q.PlanPlaces(nil, nil, 20, [2]int{0, 20}, lists(tc.p), lists(tc.d))
+			local, remote, placesErr := q.PlanDescriptors(nil, nil, 20, [2]int{0, 20}, lists(tc.p), lists(tc.d))
 			if tc.want == "" {
 				if err != nil || placesErr != nil || len(local) != 7 || len(remote) != 7 {
 					t.Errorf("%v, %v, %d places; want 7: all blocks of one group, the last two of the other", err, placesErr, len(local))

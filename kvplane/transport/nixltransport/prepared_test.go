@@ -70,7 +70,7 @@ func (x *laid) replan(t testing.TB) {
 	if x.ranges, err = x.pair.Plan(x.ranges[:0], x.tokens, [2]int{0, x.tokens}, x.from, x.into); err != nil {
 		t.Fatal(err)
 	}
-	x.local, x.there, err = x.pair.PlanPlaces(x.local[:0], x.there[:0], x.tokens, [2]int{0, x.tokens}, x.from, x.into)
+	x.local, x.there, err = x.pair.PlanDescriptors(x.local[:0], x.there[:0], x.tokens, [2]int{0, x.tokens}, x.from, x.into)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func (x *laid) replan(t testing.TB) {
 func (x *laid) prepare(t testing.TB) transport.Preparer {
 	t.Helper()
 	pr := x.p.Transport.(transport.Preparer)
-	local, remote := x.pair.Places()
+	local, remote := x.pair.Descriptors()
 	for i := 0; !pr.Prepare("d@1", local, remote); i++ {
 		if i > transfer.MaxPlaces {
 			t.Fatal("the places are not ready")
@@ -149,7 +149,7 @@ func TestNIXLPreparedLists(t *testing.T) {
 	s := plantest.Spec{Heads: 2, Logical: 4, HeadBytes: 16, Planes: 2, Blocks: 2048, Stages: [][]int{{0, 1}}}
 	x := layOut(t, s, s, 40)
 	tr := x.p.Transport.(*Transport)
-	local, remote := x.pair.Places()
+	local, remote := x.pair.Descriptors()
 	write := func(id uint64) error { return tr.WritePrepared("d@1", id, x.local, x.there, []byte{byte(id)}) }
 
 	if tr.Prepare("nobody@1", local, remote) || tr.Prepare("d@1", local, remote) {
