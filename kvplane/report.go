@@ -100,7 +100,7 @@ const (
 	Closing                        // the agent is being closed
 	Ticket                         // the two legs were not dispatched under the same ticket
 	Tokens                         // the two sides have computed and expect different tokens
-	NoKey                          // one of the two has no key, so nothing that it says could be believed
+	NoKey                          // one of the two has no key, so its messages cannot be verified
 	Busy                           // too much is being written to D already
 )
 

@@ -24,24 +24,24 @@ type Range = transfer.Range
 // BlockList is one group's blocks of a request on one rank.
 type BlockList = transfer.BlockList
 
-// Offer is P's word that a request's KV is finished and visible in memory. The rank's agent keeps the blocks until it
+// Offer says that a request's KV is finished on P and visible in memory. The rank's agent keeps the blocks until it
 // reports Sent; the engine frees them when all its ranks have.
 type Offer struct {
 	ID     TransferID
-	Peer   metadata.Incarnation // the consumer engine, as the gateway named it; nobody else is served
+	Peer   metadata.Incarnation // the consumer engine, as the gateway named it; no other is served
 	Tokens int                  // tokens computed, counted from the start of the request
 	Groups []BlockList          // as many as the layout has groups, in its order
 	Ticket [16]byte             // digest of the gateway's ticket; zero: it gave none
 	Hash   [16]byte             // of the prompt's token ids; zero: not known
 }
 
-// Expectation is D's word that blocks are reserved for a request and wait to be written. The blocks are pinned until
+// Expectation says that D has reserved blocks for a request, which wait to be written. The blocks are pinned until
 // the agent has reported Ready or Reusable.
 type Expectation struct {
 	ID     TransferID
-	Peer   metadata.Incarnation // the producer engine, as the gateway named it; nobody else is heard
+	Peer   metadata.Incarnation // the producer engine, as the gateway named it; no other is accepted
 	Need   [2]int               // tokens [t0, t1) that decode needs and does not hold; t0 == t1 needs nothing
-	Groups []BlockList          // as many as the layout has groups, in its order; only blocks that nobody else reads
+	Groups []BlockList          // as many as the layout has groups, in its order; only blocks that no other request reads
 	Ticket [16]byte             // digest of the gateway's ticket; zero: it gave none
 	Hash   [16]byte             // of the prompt's token ids; zero: not known
 	Wait   time.Duration        // how long a producer may take to offer; 0 is Times.Wait

@@ -15,10 +15,10 @@ import (
 
 const (
 	// forgetAfter is how long an engine must have been unused before the directory is asked whether it is still there,
-	// and how long the generation of an engine of which nothing else is known is remembered. It is far longer than any
+	// and how long the newest generation of an otherwise unknown engine is remembered. It is far longer than any
 	// record lives, so that no older generation comes back through a record that was published before.
 	forgetAfter = time.Hour
-	// maxNames bounds the engines of which the newest generation is remembered.
+	// maxNames bounds the engines whose newest generation is remembered.
 	maxNames = 2 * transport.MaxPeers
 )
 
@@ -132,7 +132,7 @@ func (o *owner) forget(inc metadata.Incarnation) {
 	}
 }
 
-// forgetNames drops the oldest generations of engines of which nothing else is known, when there are too many.
+// forgetNames drops the oldest generations of otherwise unknown engines, when there are too many.
 func (o *owner) forgetNames() {
 	if len(o.newest) <= maxNames {
 		return

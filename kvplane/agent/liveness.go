@@ -60,7 +60,7 @@ func (o *owner) hanging() map[metadata.Incarnation]bool {
 	o.consumer.Hanging(out)
 	o.producer.Hanging(out)
 	for inc, e := range o.engines {
-		if len(e.expects) > 0 { // which wait until it is known whom they hear from
+		if len(e.expects) > 0 { // which wait for the records of their producers
 			out[inc] = true
 		}
 	}

@@ -31,7 +31,7 @@ type owner struct {
 	engines    map[metadata.Incarnation]*engine
 	newest     map[string]generation // by engine name
 	room       int                   // how many peers may be known
-	asking     bool                  // the directory is asked whether an engine that nobody uses is still there
+	asking     bool                  // the directory is asked whether an unused engine still exists
 	agents     map[string]*peer
 	peers      map[core.PeerID]*peer
 	lastPeer   core.PeerID

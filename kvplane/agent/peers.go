@@ -42,7 +42,7 @@ func (p *peer) Due() time.Duration { return p.retry }
 type engine struct {
 	peers    []*peer // in the order of its ranks; nil while it is looked up
 	records  []metadata.Record
-	expected []plan.Producer   // whom this rank hears from; follows from the records, nil until it was asked for
+	expected []plan.Producer   // the producers of this rank; follows from the records, nil until it was asked for
 	owed     []metadata.Record // to whom it owes a completion; likewise
 	tails    []*plan.Pair      // one of each of its stages whose blocks are smaller than this rank's; likewise
 	tailed   bool              // tails was asked for
@@ -61,7 +61,7 @@ type heldMessage struct {
 	packet wire.Packet
 }
 
-// Bounds on what strangers may make an agent remember.
+// Bounds on what unknown senders may make an agent remember.
 const (
 	maxHeldMessages = 64
 	holdTime        = time.Second
@@ -300,7 +300,7 @@ func (o *owner) producers(id kvplane.TransferID, e *engine) {
 	o.stepConsumer(ev)
 }
 
-// expected returns whom this rank hears from in transfers with an engine.
+// expected returns the producers of this rank in transfers with an engine.
 func (o *owner) expected(e *engine) ([]plan.Producer, error) {
 	var err error
 	if e.expected == nil {

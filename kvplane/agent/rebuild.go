@@ -25,10 +25,10 @@ var ErrTooSoon = errors.New("the agent was rebuilt less than a minute ago")
 // Rebuild is the last way out of a quarantine, for a transport that cannot fence and a peer of whose death there is no
 // proof: the transport is closed, so that nothing lands through it any more, and t takes its place under a new agent
 // name. Everything under way fails (Failed, Sent) with reason Closing; what had failed is Reusable, and only where the
-// peer is near does its death have to be proven as before, for such a peer copies by itself. If the old transport cannot be
+// peer is near does its death have to be proven as before, for such a peer copies without the transport. If the old transport cannot be
 // closed nothing is Reusable without that proof, and what was being written is not Sent.
 //
-// It returns the record that must now be published instead of the old one; until then peers reach nobody here. The
+// It returns the record that must now be published instead of the old one; until then peers cannot reach this rank. The
 // engine's incarnation stays what it is: its other ranks go on. Calls made meanwhile are carried out afterwards. An
 // error means that nothing has changed. t is the agent's from then on, and the caller's if there was an error.
 func (a *Agent) Rebuild(t transport.Transport) (metadata.Record, error) {

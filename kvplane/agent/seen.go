@@ -4,7 +4,7 @@ import "time"
 
 // Seen says how long what an agent has taken in had waited for that: messages, ends of writes, losses. Where the
 // transport stamps what comes (tcp: when its goroutine had read it), that is the time until the owner took it in, the
-// owner's waking up included. Where it must be polled (NIXL), nobody knows when a thing came: it counts since the
+// owner's waking up included. Where it must be polled (NIXL), the time of arrival is unknown: it counts since the
 // doorbell's datagram was read, if there was one, else since the transport was last asked, which is the longest that it
 // can have waited. An owner that has slept and finds something unannounced knows nothing, and says so.
 type Seen struct {

@@ -9,7 +9,7 @@ import (
 	"pdrouter/kvplane/plan"
 )
 
-// tail returns the ranges of this rank's memory, in Local, that nobody has written in a transfer's last blocks though
+// tail returns the ranges of this rank's memory, in Local, that no producer has written in a transfer's last blocks though
 // they are Ready, sorted and merged: nil unless blocks here are larger than the producer's.
 func (o *owner) tail(x *core.Effect) []kvplane.Range {
 	e := o.engines[x.Expect.Peer]

@@ -25,7 +25,7 @@ func (o *owner) parse(p *peer, body []byte) (*wire.Message, error) {
 }
 
 // budgetOf is how many blocks the write requests of one peer may have together before they are posted. Each block
-// is in one that its owner waits for, and perhaps in one of which it has not heard yet that nothing was begun.
+// is in one that its owner waits for, and perhaps in one whose not_begun has not arrived yet.
 func (o *owner) budgetOf(p *peer) int {
 	sum := 0
 	for _, n := range o.roomOf(p) {

@@ -7,7 +7,7 @@ import (
 	"pdrouter/metadata"
 )
 
-// Producer is one rank that a consumer hears from before a transfer is settled.
+// Producer is one rank that a consumer waits for before a transfer is settled.
 type Producer struct {
 	Record metadata.Record
 	Writes bool // else it only notifies

@@ -58,7 +58,7 @@ func Blocks(r metadata.Record) ([]int, error) {
 	return out, nil
 }
 
-// newRankLayout checks a record, whoever wrote it: afterwards every address computed from it lies in its regions.
+// newRankLayout checks a record: afterwards every address computed from it lies in its regions.
 func newRankLayout(r metadata.Record) (rankLayout, error) {
 	l := r.Layout
 	s := rankLayout{
@@ -139,7 +139,7 @@ func groupsOf(l metadata.Layout) []metadata.Group {
 	return []metadata.Group{g}
 }
 
-// newGroup splits a group's heads over the tensor-parallel ranks. Its blocks are counted by whoever has the regions.
+// newGroup splits a group's heads over the tensor-parallel ranks. Its blocks are counted with the regions.
 func newGroup(g metadata.Group, l metadata.Layout, rank, size int) (group, error) {
 	heads, width := cmp.Or(g.Heads, l.Heads), cmp.Or(g.HeadBytes, l.HeadBytes)
 	made := group{window: g.Window, model: heads, bytes: uint64(width), first: rank * heads / size, heads: max(1, heads/size), blocks: 1<<31 - 1}
@@ -171,7 +171,7 @@ func uneven(err error, p, d metadata.Record) error {
 	return unplannable(fmt.Sprintf("group %d: %v", e.group, e), side(p), side(d))
 }
 
-// end returns the offset behind the region's last byte, or the largest number if it passes that.
+// end returns the offset after the region's last byte, or the largest number if it passes that.
 func (s *rankLayout) end(g *group, r metadata.Region) uint64 {
 	sum := g.bytes
 	for _, p := range [][2]uint64{
@@ -210,7 +210,7 @@ func (s *rankLayout) offset(l transfer.BlockList, t int, r *metadata.Region) uin
 	return uint64(block)*r.BlockStride + uint64(token)*r.TokenStride
 }
 
-// reach returns the token behind the list's last block.
+// reach returns the token after the list's last block.
 func (s *rankLayout) reach(l transfer.BlockList) int {
 	return (l.First/s.logical + len(l.Blocks)) * s.logical
 }

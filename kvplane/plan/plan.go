@@ -18,8 +18,8 @@ type blockRun struct {
 	blocks int
 }
 
-// Plan appends to dst what P copies so that D holds tokens [need[0], need[1]) of a request of which P has computed n
-// tokens, and returns it. The lists are one per group. The error is always a *Refusal, and then nothing is appended.
+// Plan appends to dst what P copies so that D holds tokens [need[0], need[1]) of a request with n tokens
+// that P has computed, and returns it. The lists are one per group. The error is always a *Refusal, and then nothing is appended.
 func (q *Pair) Plan(dst []transfer.Range, n int, need [2]int, p, d []transfer.BlockList) ([]transfer.Range, error) {
 	if err := q.cover(n, need, p, d); err != nil {
 		return dst, err

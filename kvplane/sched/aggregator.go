@@ -76,13 +76,13 @@ type Outcome struct {
 	Freed      []Ended // P: every rank has sent: the blocks may be freed
 	Handshakes int     // how many the ranks have pending, summed
 	Pending    []kvplane.TransferID
-	Events     []control.Event // what the gateway is told of the reports
+	Events     []control.Event // of the reports, for the gateway
 }
 
 // Ended is how a transfer came out, over all ranks.
 type Ended struct {
 	ID     kvplane.TransferID
-	Rank   metadata.Rank  // Failed: whose word it was first; unless the deadline was over
+	Rank   metadata.Rank  // Failed: the first rank that failed; none if the deadline was over
 	Reason kvplane.Reason // Failed, Closed: the first one; Freed: the first of a consumer that went without
 	Detail string
 	// Blocks holds, per group and sorted, the union of the blocks that failed: in Failed those of the ranks that have
@@ -135,7 +135,7 @@ func (a *Aggregator) Order(now time.Duration, o *Orders) {
 		if wait <= 0 {
 			wait = a.times.Wait
 		}
-		// A rank gives up by itself before that; this is for one that is not heard at all.
+		// A rank fails the transfer before that; this is for a rank that reports nothing.
 		a.open(&awaited{id: x.ID, phase: phaseExpected, groups: x.Groups, deadline: now + wait + a.times.Deadline + a.times.NetDelay})
 	}
 	for i := range o.Offer {
@@ -216,7 +216,7 @@ func (a *Aggregator) late(now time.Duration, t *awaited, out *Outcome) {
 	out.Failed = append(out.Failed, t.end())
 }
 
-// hear takes what one rank says.
+// hear takes one RankReport.
 func (a *Aggregator) hear(now time.Duration, r *RankReport, out *Outcome) {
 	if r.Engine != a.engine {
 		a.ignored.Foreign++
@@ -251,7 +251,7 @@ func (a *Aggregator) hear(now time.Duration, r *RankReport, out *Outcome) {
 	}
 }
 
-// eventOf is what the gateway is told of a report, "" for nothing: when blocks may be used again concerns their engine alone.
+// eventOf is the event of a report for the gateway, "" for none: when blocks may be used again concerns their engine alone.
 func eventOf(kind kvplane.ReportKind) string {
 	switch kind {
 	case kvplane.Ready:

@@ -13,7 +13,7 @@ import (
 
 // Orders are what an engine's scheduler tells all its ranks in one step. They are plain data with a msgpack form, so
 // that they may cross to ranks in other processes. The zero value orders nothing. Every rank gets the same Orders:
-// nobody may change the slices once they are given out.
+// the slices must not be changed once they are given out.
 type Orders struct {
 	Queue   []Queued
 	Expect  []kvplane.Expectation

@@ -94,7 +94,7 @@ func (u *unpacker) head(what string, n int) {
 	}
 }
 
-// end says what did not fit; bytes behind the form do not.
+// end says what did not fit; bytes after the form do not.
 func (u *unpacker) end() error {
 	if u.err == nil && u.src.Len() > 0 {
 		u.fail(errForm)

@@ -114,13 +114,13 @@ type IncomingTransfer struct {
 	until     time.Duration
 	expect    *kvplane.Expectation
 	empty     bool // nothing is needed
-	unpaired  bool // whom it hears from is not known yet
+	unpaired  bool // its producers are not known yet
 	begun     bool // a producer writes: the shorter deadline runs
 	tokens    int
 	reason    kvplane.Reason
 	detail    string
 	wake      time.Duration
-	retired   bool // the engine has heard the last of it
+	retired   bool // the last report was made
 }
 
 func (r *IncomingTransfer) Due() time.Duration { return r.wake }

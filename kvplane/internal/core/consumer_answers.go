@@ -31,7 +31,7 @@ func (r *IncomingTransfer) awaits() bool {
 	return r.State == incomingPairing || r.State == incomingReceiving
 }
 
-// UnpairedWith returns the engine of a transfer of which it is not known whom it hears from.
+// UnpairedWith returns the engine of a transfer whose producers are not known yet.
 func (c *Consumer) UnpairedWith(id kvplane.TransferID) (metadata.Incarnation, bool) {
 	r := c.Incoming[id]
 	if r == nil || !r.unpaired {

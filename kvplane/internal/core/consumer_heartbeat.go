@@ -11,7 +11,7 @@ import (
 type heartbeat struct {
 	next       time.Duration // when to say so again, once the last heartbeat is answered
 	Unanswered bool          // the last one is not answered
-	Missed     int           // heartbeats in a row that were sent without a word coming back
+	Missed     int           // heartbeats in a row without an answer
 	turn       int           // lines that the last heartbeats have named already, if one message could not hold all
 }
 

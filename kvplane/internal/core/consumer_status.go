@@ -18,7 +18,7 @@ func (c *Consumer) status(e Event) {
 	switch {
 	case e.Seq > s.Last || e.Seq == 0 || l != nil && l.neverSent():
 		c.drop(e, DropStranger)
-	case l == nil || l.Phase == ProducerFinal: // the first final word stands
+	case l == nil || l.Phase == ProducerFinal: // the first final state stands
 		switch st, past := e.Msg.Status.State, s.past[e.Seq%uint64(len(s.past))]; {
 		case st.Final() && past.seq == e.Seq && past.state != st:
 			c.drop(e, dropConflict)
@@ -83,7 +83,7 @@ func (c *Consumer) final(l *ProducerState, st wire.Status) {
 	c.admit(l.Session)
 }
 
-// markFlushed marks a producer of which nothing is on its way any more.
+// markFlushed notes that no bytes of a producer are on their way any more.
 func (c *Consumer) markFlushed(l *ProducerState) {
 	l.flushed, l.wake = true, 0
 	delete(l.Session.Producers, l.Seq)
@@ -128,7 +128,7 @@ func (c *Consumer) Check(r *IncomingTransfer) {
 		if k, n := r.counted(); k == n || r.empty {
 			r.State = incomingReady
 			c.report(r, kvplane.Ready)
-			for _, l := range r.Producers { // whoever was lost has until the deadline to be heard
+			for _, l := range r.Producers { // a lost one has until the deadline to answer
 				if l.Phase == producerLost {
 					l.wake = 0
 				}
@@ -140,9 +140,9 @@ func (c *Consumer) Check(r *IncomingTransfer) {
 				return
 			}
 		}
-		r.State, r.retired = incomingReusable, true // fenced producers may still owe their word
+		r.State, r.retired = incomingReusable, true // fenced producers may still owe an answer
 		c.report(r, kvplane.Reusable)
-		if r.unpaired { // whoever holds blocks for it is told as soon as it is known
+		if r.unpaired { // those that keep blocks for it get a CANCEL as soon as they are known
 			r.wake = c.Now + c.Times.Wait
 			c.timers.Set(r)
 		}
@@ -214,7 +214,7 @@ func (c *Consumer) alarm(who alarm.Waiter) {
 func (c *Consumer) alarmProducer(l *ProducerState) {
 	switch {
 	case l.unsent && l.incoming.failed() && c.Now-l.heard >= c.Times.Wait+c.Times.Lease:
-		if l.Phase != ProducerFinal { // nobody has answered for so long that nobody will
+		if l.Phase != ProducerFinal { // after so long no answer will come
 			c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled})
 		}
 	case l.Phase == producerSent || l.Phase == ProducerCancelled:
@@ -240,7 +240,7 @@ func (c *Consumer) alarmIncoming(r *IncomingTransfer) {
 		c.expireQueued(r, kvplane.Deadline, "")
 	case incomingPairing, incomingReceiving:
 		c.stop(r, kvplane.Deadline, "")
-	case incomingReady: // only those that never write are left; nothing hangs on them
+	case incomingReady: // only those that never write are left; nothing depends on them
 		for _, l := range r.Producers {
 			if l.Phase != ProducerFinal {
 				c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Deadline})

@@ -20,7 +20,7 @@ type Producer struct {
 	held                 lazyList[*outgoing]
 	tombstones           fifo   // what may be forgotten first when the table is full
 	pastWrittenBelow     uint64 // in sessions that were forgotten, numbers below it may have been written
-	abandonedBeforeOffer int    // given up by the engine before it was offered: its own word, which no bound stands in the way of
+	abandonedBeforeOffer int    // transfers that the engine gave up before it offered them; no bound applies
 }
 
 // consumerSession is P's side of the session with one consumer rank: its write requests.
@@ -50,7 +50,7 @@ type writeRequest struct {
 	from         *consumerSession
 	outgoing     *outgoing
 	State        requestState
-	Status       wire.Status   // what D is told
+	Status       wire.Status   // the last STATUS
 	lastReported requestState  // what the last answer to a HEARTBEAT has said
 	msg          *wire.Message // until it has ended
 	asked        bool          // its WRITE_REQUEST is here
@@ -58,7 +58,7 @@ type writeRequest struct {
 	wake         time.Duration
 	again        backoff
 	until        time.Duration // the final status is sent again until then
-	unheard      bool          // the result is for nobody: D has settled it, or its generation is void
+	unheard      bool          // no STATUS is sent any more: D has settled it, or its generation is void
 }
 
 func (r *writeRequest) Due() time.Duration { return r.wake }

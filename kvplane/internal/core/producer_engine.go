@@ -10,7 +10,7 @@ func (p *Producer) offer(e Event) {
 	g := p.Outgoing[e.ID]
 	switch {
 	case g == nil:
-		g = &outgoing{ID: e.ID} // the engine's own word: no bound stands in its way
+		g = &outgoing{ID: e.ID} // the engine's own call: no bound applies
 		p.Outgoing[e.ID] = g
 	case g.State == OutgoingTombstone && g.Offer == nil: // given up before it was finished
 		g.Offer = e.Offer
@@ -62,8 +62,8 @@ func (p *Producer) unpaired(e Event) {
 	p.lose(g, e.Reason, e.Detail)
 }
 
-// abandon is the engine's word that the request is aborted, will never be finished, is not wanted any more, or that the
-// engine wants its blocks back. While one of them is being written the blocks stay held: Sent says when they are free.
+// abandon ends a transfer: the request was aborted, will never be finished or is not wanted any more, or the engine
+// wants its blocks back. While one of them is being written the blocks stay held: Sent says when they are free.
 func (p *Producer) abandon(e Event) {
 	g := p.Outgoing[e.ID]
 	if g == nil {

@@ -23,7 +23,7 @@ func (p *Producer) heartbeatLine(s *consumerSession, b *wire.HeartbeatLine) {
 	if g != nil {
 		p.extend(g, s)
 	}
-	if b.Seq == 0 { // queued on D: only bad news is worth a word
+	if b.Seq == 0 { // queued on D: answered only if the transfer is not kept
 		switch {
 		case g != nil && g.State >= outgoingDraining:
 			answer.Status = wire.Status{State: wire.NotBegun, Reason: g.late()}
@@ -58,7 +58,7 @@ func (p *Producer) heartbeatLine(s *consumerSession, b *wire.HeartbeatLine) {
 	p.lines = append(p.lines, answer)
 }
 
-// close begins the orderly end of this agent: no consumer is served any more, and each session is told when none of its
+// close begins the orderly end of this agent: no consumer is served any more, and each session gets BYE when none of its
 // writes is in progress.
 func (p *Producer) close(e Event) {
 	if p.closing {

@@ -50,7 +50,7 @@ func (p *Producer) lose(g *outgoing, why kvplane.Reason, detail string) {
 	p.settle(g)
 }
 
-// late is what a consumer is told whom a transfer cannot serve any more.
+// late is the reason for a consumer that a transfer cannot serve any more.
 func (g *outgoing) late() kvplane.Reason {
 	switch g.reason {
 	case 0:

@@ -151,7 +151,7 @@ func (p *Producer) refuse(s *consumerSession, e Event, why kvplane.Reason) {
 	p.emit(Effect{Do: DoStatus, Peer: e.Peer, Seq: e.Seq, ID: e.ID, Status: st})
 }
 
-// forgotten is what D is told of an unknown number that is never begun. If it may have been written, D must not take it
+// forgotten is the status of an unknown number that is never begun. If it may have been written, D must not take it
 // for one that never was.
 func (s *consumerSession) forgotten(seq uint64) wire.Status {
 	if seq < s.maybeWrittenBelow {
@@ -160,8 +160,8 @@ func (s *consumerSession) forgotten(seq uint64) wire.Status {
 	return s.never(seq, kvplane.Spent)
 }
 
-// never is what D is told of a number that is not begun here. If it may have been written before the session was forgotten,
-// D must flush: it is told that a write has failed.
+// never is the status of a number that is not begun here. If it may have been written before the session was forgotten,
+// D must flush, so the status is failed.
 func (s *consumerSession) never(seq uint64, why kvplane.Reason) wire.Status {
 	if seq < s.pastWrittenBelow {
 		return wire.Status{State: wire.Failed, Reason: why}
@@ -228,7 +228,7 @@ func (p *Producer) serve(r *writeRequest) {
 	r.from.writing++
 	p.emit(Effect{Do: DoPost, Peer: r.from.peer, Seq: r.Seq, ID: g.ID, Msg: r.msg, Offer: g.Offer})
 	p.letGo(r)
-	r.wake = p.Now + p.Times.Resend // D is told, unless there was nothing to write or it is written by then
+	r.wake = p.Now + p.Times.Resend // STATUS writing, unless it has ended by then
 	p.timers.Set(r)
 }
 

@@ -131,7 +131,7 @@ type Drop uint8
 
 const (
 	dropState    Drop = iota + 1 // the state has no row for it
-	DropUnknown                  // nobody waits for it
+	DropUnknown                  // nothing waits for it
 	DropStranger                 // from a peer that has no say in it
 	DropRepeat                   // the same once more
 	DropSettled                  // settled long ago
