@@ -167,7 +167,7 @@ func BenchmarkPass(b *testing.B) {
 		b.Run(fmt.Sprintf("look/outstanding=%d", n), func(b *testing.B) {
 			w := busyWriter(b, n)
 			for b.Loop() {
-				w.hanging()
+				w.pendingEngines()
 			}
 		})
 	}

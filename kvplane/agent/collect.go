@@ -10,11 +10,11 @@ import (
 
 // collected is what an agent keeps for Collect.
 type collected struct {
-	mu       sync.Mutex
-	next     sched.RankReport
-	notified bool                 // and not collected since
-	shifted  bool                 // the owner's: what waits for handshakes may have changed
-	pending  []kvplane.TransferID // the owner's scratch
+	mu             sync.Mutex
+	next           sched.RankReport
+	notified       bool                 // and not collected since
+	pendingChanged bool                 // the owner's: what waits for handshakes may have changed
+	pending        []kvplane.TransferID // the owner's scratch
 }
 
 // Do carries out what the scheduler orders: first what is queued, then expectations, offers and abandonments. It does
@@ -77,7 +77,7 @@ func (o *owner) keepReport(r kvplane.Report) {
 
 // keepPending notes which transfers wait for a handshake, and notifies the engine if that has changed.
 func (o *owner) keepPending() {
-	o.collected.shifted = false
+	o.collected.pendingChanged = false
 	handshakes, pending := 0, o.collected.pending[:0]
 	for _, e := range o.engines {
 		if n := len(e.expects) + len(e.offers); e.peers == nil || n > 0 { // known ones are looked up again

@@ -32,7 +32,7 @@ func (o *owner) reset() {
 	}
 	o.timers, o.liveness, o.stuck = alarm.Timers{}, livenessMonitor{unprovenDead: map[metadata.Incarnation][]metadata.Record{}}, stuck{}
 	o.engines, o.agents, o.peers = map[metadata.Incarnation]*engine{}, map[string]*peer{}, map[core.PeerID]*peer{}
-	o.collected.shifted = true
+	o.collected.pendingChanged = true
 	o.writes, o.sent, o.acksDue, o.held, o.sentAt = map[uint64]*write{}, map[kvplane.TransferID]uint64{}, nil, 0, 0
 }
 
@@ -49,7 +49,7 @@ func (o *owner) expect(x *kvplane.Expectation) {
 	if o.consumer.Awaits(x.ID) {
 		o.awaited[x.ID] = &pending{inc: x.Peer, blocks: transfer.CountBlocks(x.Groups)}
 	}
-	if from, ok := o.consumer.UnpairedWith(x.ID); ok {
+	if from, ok := o.consumer.WithoutProducers(x.ID); ok {
 		o.sendProducers(x.ID, from)
 	}
 }
@@ -58,7 +58,7 @@ func (o *owner) expect(x *kvplane.Expectation) {
 func (o *owner) queue(id kvplane.TransferID, from metadata.Incarnation) {
 	known := o.consumer.Knows(id)
 	o.stepConsumer(core.Event{Kind: core.EvQueue, ID: id, Inc: from})
-	if _, ok := o.consumer.UnpairedWith(id); ok && !known {
+	if _, ok := o.consumer.WithoutProducers(id); ok && !known {
 		o.sendProducers(id, from)
 	}
 }
@@ -72,7 +72,7 @@ func (o *owner) sendProducers(id kvplane.TransferID, from metadata.Incarnation) 
 		o.fail(o.stepConsumer, id, err)
 	case e.peers == nil || o.refreshIfStale(from, e):
 		e.expects = append(e.expects, id)
-		o.collected.shifted = true
+		o.collected.pendingChanged = true
 	default:
 		o.producers(id, e)
 	}
@@ -95,7 +95,7 @@ func (o *owner) offer(x *kvplane.Offer) {
 		o.fail(o.stepProducer, x.ID, err)
 	case e.peers == nil || o.refreshIfStale(x.Peer, e):
 		e.offers = append(e.offers, x.ID)
-		o.collected.shifted = true
+		o.collected.pendingChanged = true
 	default:
 		o.consumers(x.ID, e)
 	}

@@ -20,7 +20,7 @@ func (o *owner) execute(x *core.Effect) {
 		o.flush(x)
 		return
 	case core.DoResolve:
-		if from, ok := o.consumer.UnpairedWith(x.ID); ok {
+		if from, ok := o.consumer.WithoutProducers(x.ID); ok {
 			o.sendProducers(x.ID, from)
 		}
 		return

@@ -32,7 +32,7 @@ func (o *owner) watch(pause time.Duration) {
 // checkLiveness asks for every peer on which blocks or answers depend whether its processes are dead.
 func (o *owner) checkLiveness() {
 	o.liveness.wake = 0
-	again, hanging := false, o.hanging()
+	again, hanging := false, o.pendingEngines()
 	for inc := range o.liveness.unprovenDead {
 		if !hanging[inc] {
 			delete(o.liveness.unprovenDead, inc)
@@ -53,12 +53,12 @@ func (o *owner) checkLiveness() {
 	}
 }
 
-// hanging lists the engines that may still write here, or for which blocks or answers are held. It reads engines and sessions,
+// pendingEngines lists the engines that may still write here, or for which blocks or answers are held. It reads engines and sessions,
 // never single transfers.
-func (o *owner) hanging() map[metadata.Incarnation]bool {
+func (o *owner) pendingEngines() map[metadata.Incarnation]bool {
 	out := map[metadata.Incarnation]bool{}
-	o.consumer.Hanging(out)
-	o.producer.Hanging(out)
+	o.consumer.PendingEngines(out)
+	o.producer.PendingEngines(out)
 	for inc, e := range o.engines {
 		if len(e.expects) > 0 { // which wait for the records of their producers
 			out[inc] = true

@@ -169,7 +169,7 @@ func mutantOtherLeg(_ *sim, _ *simNode, real applier) applier {
 func mutantReuse(_ *sim, n *simNode, real applier) applier {
 	return func(q delivery, out []core.Effect) []core.Effect {
 		if e := &q.event; q.producer && e.Kind == core.EvWriteRequest {
-			if g := n.owner.producer.Outgoing[e.ID]; g != nil && g.State == core.OutgoingTombstone && g.Offer != nil && g.Known {
+			if g := n.owner.producer.Outgoing[e.ID]; g != nil && g.State == core.OutgoingTombstone && g.Offer != nil && g.OwedKnown {
 				s := n.owner.producer.Sessions[e.Peer]
 				if s == nil || s.Requests[e.Seq] == nil {
 					g.State, g.Requests = core.OutgoingHeld, nil

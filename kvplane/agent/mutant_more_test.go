@@ -97,7 +97,7 @@ func mutantCountTwice(_ *sim, n *simNode, real applier) applier {
 			return out
 		}
 		count[e.ID]++
-		if g := p.Outgoing[e.ID]; g != nil && g.State == core.OutgoingHeld && g.Known && count[e.ID] >= len(g.Owed) {
+		if g := p.Outgoing[e.ID]; g != nil && g.State == core.OutgoingHeld && g.OwedKnown && count[e.ID] >= len(g.Owed) {
 			p.Out, p.Now = out, e.At
 			p.EndTransfer(g)
 			out, p.Out = p.Out, nil

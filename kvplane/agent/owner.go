@@ -213,7 +213,7 @@ func (o *owner) pass() bool {
 		runtime.Gosched()
 	}
 	o.sendAcks()
-	if o.collected.shifted {
+	if o.collected.pendingChanged {
 		o.keepPending()
 	}
 	return news || len(calls) > 0

@@ -83,7 +83,7 @@ func (o *owner) resolve(inc metadata.Incarnation) (*engine, error) {
 	}
 	e := &engine{}
 	o.engines[inc] = e
-	o.collected.shifted = true
+	o.collected.pendingChanged = true
 	o.lookup(inc, func(records []metadata.Record, err error) { o.resolved(inc, records, err) })
 	return e, nil
 }
@@ -94,7 +94,7 @@ func (o *owner) resolved(inc metadata.Incarnation, records []metadata.Record, er
 	if e == nil || e.peers != nil {
 		return // superseded meanwhile, and failed already; or asked for twice, by an agent that was rebuilt meanwhile
 	}
-	o.collected.shifted = true
+	o.collected.pendingChanged = true
 	if err == nil && o.newest[inc.Engine].least > inc.Generation {
 		err = ErrSuperseded
 	}
@@ -134,7 +134,7 @@ func (o *owner) resolved(inc metadata.Incarnation, records []metadata.Record, er
 
 // serveAll goes on with all that has waited for an engine's records.
 func (o *owner) serveAll(e *engine) {
-	o.collected.shifted = true
+	o.collected.pendingChanged = true
 	expects, offers := e.expects, e.offers
 	e.expects, e.offers = nil, nil
 	for _, id := range expects {
@@ -202,7 +202,7 @@ func (o *owner) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
 // gone makes an incarnation void: nothing is sent to it and nothing heard from it any more. Where the
 // transport can fence, nothing of it lands any more either.
 func (o *owner) gone(inc metadata.Incarnation, proof bool) {
-	o.collected.shifted = true
+	o.collected.pendingChanged = true
 	o.raise(inc.Engine, inc.Generation+1)
 	for _, older := range o.olderThan(inc) { // void with it, though nothing proves that their processes are gone
 		o.gone(older, o.cfg.SerialStarts)

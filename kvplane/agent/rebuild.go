@@ -118,7 +118,7 @@ type quarantinedTransfer struct {
 // nothing lands any more, if the transport is closed.
 func (o *owner) quarantineUnsafe(closed bool) {
 	for _, id := range slices.SortedFunc(maps.Keys(o.awaited), kvplane.TransferID.Compare) {
-		last, from, ok := o.consumer.Unsafe(id)
+		last, from, ok := o.consumer.FinalReport(id)
 		if !ok || o.quarantine[id] != nil {
 			continue
 		}

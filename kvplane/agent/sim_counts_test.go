@@ -90,7 +90,7 @@ func (n *simNode) watched(real applier) applier {
 			return out
 		}
 		how := "made reusable by " + q.event.Kind.String()
-		if s := n.owner.consumer.Sessions[q.event.Peer]; q.event.Kind == core.EvFlushed && s != nil && s.Proof {
+		if s := n.owner.consumer.Sessions[q.event.Peer]; q.event.Kind == core.EvFlushed && s != nil && s.ProvenDead {
 			how += " after a proof"
 		}
 		out = real(q, out)

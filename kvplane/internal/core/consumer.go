@@ -26,10 +26,10 @@ type producerSession struct {
 	inc              metadata.Incarnation
 	down             bool
 	void             bool   // the incarnation is gone
-	Proof            bool   // and so is its process
+	ProvenDead       bool   // and so is its process
 	fenced           bool   // fenced: nothing that it writes lands until it has answered for every fenced write request
 	fencedForever    bool   // fenced for good
-	left             bool   // it is forgotten
+	forgotten        bool   // it is forgotten
 	Last             uint64 // the highest number used
 	LowWater         uint64 // the lowest number not settled
 	Producers        map[uint64]*ProducerState
@@ -44,10 +44,10 @@ type producerSession struct {
 
 func (s *producerSession) Due() time.Duration { return s.wake }
 
-func (s *producerSession) in() bool { return !s.left }
+func (s *producerSession) in() bool { return !s.forgotten }
 
-// keeps says that P is asked to keep something that is queued here.
-func (s *producerSession) keeps() bool {
+// keepsQueued says that P is asked to keep something that is queued here.
+func (s *producerSession) keepsQueued() bool {
 	return slices.ContainsFunc(s.queued.All, (*IncomingTransfer).isQueued)
 }
 
@@ -68,7 +68,7 @@ type ProducerState struct {
 	flushed    bool
 	Fenced     bool          // nothing that is written for it can land
 	unsent     bool          // no WRITE_REQUEST was ever sent, so nothing is ever written for it
-	held       bool          // unsent because its session is fenced
+	heldBack   bool          // unsent because its session is fenced
 	sawWriting bool          // P has said that it writes
 	mustFlush  bool          // not_begun without an answer of the producer: flush as if it had failed
 	heard      time.Duration // stop: when the producer was last heard, or the cancel first sent
@@ -106,21 +106,21 @@ func (s producerPhase) String() string {
 
 // IncomingTransfer is one transfer on this rank.
 type IncomingTransfer struct {
-	ID        kvplane.TransferID
-	State     incomingState
-	inc       metadata.Incarnation
-	Producers []*ProducerState
-	waits     []*producerSession // queued: the producers that keep it
-	until     time.Duration
-	expect    *kvplane.Expectation
-	empty     bool // nothing is needed
-	unpaired  bool // its producers are not known yet
-	begun     bool // a producer writes: the shorter deadline runs
-	tokens    int
-	reason    kvplane.Reason
-	detail    string
-	wake      time.Duration
-	retired   bool // the last report was made
+	ID               kvplane.TransferID
+	State            incomingState
+	inc              metadata.Incarnation
+	Producers        []*ProducerState
+	keepers          []*producerSession // queued: the producers that keep it
+	until            time.Duration
+	expect           *kvplane.Expectation
+	empty            bool // nothing is needed
+	producersUnknown bool // its producers are not known yet
+	sawWriting       bool // a producer writes: the shorter deadline runs
+	tokens           int
+	reason           kvplane.Reason
+	detail           string
+	wake             time.Duration
+	retired          bool // the last report was made
 }
 
 func (r *IncomingTransfer) Due() time.Duration { return r.wake }
@@ -228,7 +228,7 @@ func (c *Consumer) settle(s *producerSession) {
 		s.LowWater++
 	}
 	if s.void && len(s.Producers) == 0 {
-		s.left, s.wake = true, 0
+		s.forgotten, s.wake = true, 0
 		delete(c.Sessions, s.Peer)
 	}
 }

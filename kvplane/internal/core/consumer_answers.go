@@ -31,17 +31,17 @@ func (r *IncomingTransfer) awaits() bool {
 	return r.State == incomingPairing || r.State == incomingReceiving
 }
 
-// UnpairedWith returns the engine of a transfer whose producers are not known yet.
-func (c *Consumer) UnpairedWith(id kvplane.TransferID) (metadata.Incarnation, bool) {
+// WithoutProducers returns the engine of a transfer whose producers are not known yet.
+func (c *Consumer) WithoutProducers(id kvplane.TransferID) (metadata.Incarnation, bool) {
 	r := c.Incoming[id]
-	if r == nil || !r.unpaired {
+	if r == nil || !r.producersUnknown {
 		return metadata.Incarnation{}, false
 	}
 	return r.inc, true
 }
 
-// Unsafe returns the report that ends a transfer when nothing can land in its blocks any more, and the engine that writes for it.
-func (c *Consumer) Unsafe(id kvplane.TransferID) (last Effect, from metadata.Incarnation, ok bool) {
+// FinalReport returns the report that ends a transfer when nothing can land in its blocks any more, and the engine that writes for it.
+func (c *Consumer) FinalReport(id kvplane.TransferID) (last Effect, from metadata.Incarnation, ok bool) {
 	r := c.Incoming[id]
 	if r == nil {
 		return Effect{}, metadata.Incarnation{}, false
@@ -57,10 +57,10 @@ func (c *Consumer) LowWaterOf(peer PeerID) uint64 {
 	return 0
 }
 
-// Hanging adds the engines that may still write here, or that keep something for it. It looks at sessions, never at transfers.
-func (c *Consumer) Hanging(out map[metadata.Incarnation]bool) {
+// PendingEngines adds the engines that may still write here, or that keep something for it. It looks at sessions, never at transfers.
+func (c *Consumer) PendingEngines(out map[metadata.Incarnation]bool) {
 	for _, s := range c.Sessions {
-		if (len(s.Producers) > 0 || s.keeps()) && !s.Proof {
+		if (len(s.Producers) > 0 || s.keepsQueued()) && !s.ProvenDead {
 			out[s.inc] = true
 		}
 	}
@@ -69,7 +69,7 @@ func (c *Consumer) Hanging(out map[metadata.Incarnation]bool) {
 // Busy says that something is under way in a session, or remembered but that there is one.
 func (c *Consumer) Busy(peer PeerID) bool {
 	s := c.Sessions[peer]
-	return s != nil && (len(s.Producers) > 0 || s.fenced || s.keeps())
+	return s != nil && (len(s.Producers) > 0 || s.fenced || s.keepsQueued())
 }
 
 // EndSession prepares for the end of a session that is not busy: a later one with the same peer has higher numbers.

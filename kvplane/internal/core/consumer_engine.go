@@ -12,7 +12,7 @@ func (c *Consumer) queue(e Event) {
 	r := c.Incoming[e.ID]
 	switch {
 	case r == nil:
-		r = &IncomingTransfer{ID: e.ID, State: incomingQueued, inc: e.Inc, unpaired: true, until: c.Now + c.Times.Queue}
+		r = &IncomingTransfer{ID: e.ID, State: incomingQueued, inc: e.Inc, producersUnknown: true, until: c.Now + c.Times.Queue}
 		r.wake = r.until
 		c.Incoming[e.ID] = r
 		c.pending.add(r, (*IncomingTransfer).isPending)
@@ -38,7 +38,7 @@ func (c *Consumer) expect(e Event) {
 		r.retired, r.expect, r.inc = true, e.Expect, e.Inc
 		c.report(r, kvplane.Failed)
 		c.report(r, kvplane.Reusable)
-		r.unpaired = len(r.Producers) == 0 // P may keep blocks for it
+		r.producersUnknown = len(r.Producers) == 0 // P may keep blocks for it
 		return
 	case r.State == incomingReady || r.State == incomingReusable: // the id has served; no write request is sent for these blocks
 		c.drop(e, DropRepeat)
@@ -50,7 +50,7 @@ func (c *Consumer) expect(e Event) {
 		c.drop(e, DropRepeat)
 		return
 	}
-	r.State, r.inc, r.expect, r.waits, r.unpaired = incomingPairing, e.Inc, e.Expect, nil, true
+	r.State, r.inc, r.expect, r.keepers, r.producersUnknown = incomingPairing, e.Inc, e.Expect, nil, true
 	r.empty = e.Expect.Need[0] == e.Expect.Need[1]
 	wait := e.Expect.Wait
 	if wait <= 0 {
@@ -60,26 +60,26 @@ func (c *Consumer) expect(e Event) {
 	c.pending.add(r, (*IncomingTransfer).isPending)
 	c.timers.Set(r)
 	if c.closing {
-		c.stop(r, kvplane.Closing, "")
+		c.failTransfer(r, kvplane.Closing, "")
 	}
 }
 
 // producers takes the list of producers of a transfer: they are asked to write, to keep it, or to forget it.
 func (c *Consumer) producers(e Event) {
 	r := c.Incoming[e.ID]
-	if r == nil || !r.unpaired {
+	if r == nil || !r.producersUnknown {
 		c.drop(e, dropState)
 		return
 	}
-	r.unpaired = false
+	r.producersUnknown = false
 	switch r.State {
 	case incomingQueued:
 		for _, x := range e.Links {
 			s := c.session(x, r.inc)
-			if slices.Contains(r.waits, s) {
+			if slices.Contains(r.keepers, s) {
 				continue // another rank was rebuilt
 			}
-			r.waits = append(r.waits, s)
+			r.keepers = append(r.keepers, s)
 			s.queued.add(r, (*IncomingTransfer).isQueued)
 			if s.down {
 				c.awaitReconnect(s)
@@ -105,7 +105,7 @@ func (c *Consumer) sendWriteRequests(r *IncomingTransfer, links []Link) {
 		s := c.session(x, r.inc)
 		l := c.link(r, s, x.Writes)
 		if s.down || s.fenced {
-			l.held = s.fenced
+			l.heldBack = s.fenced
 			c.lost(l)
 		} else {
 			c.send(l)
@@ -113,7 +113,7 @@ func (c *Consumer) sendWriteRequests(r *IncomingTransfer, links []Link) {
 	}
 	for _, l := range r.Producers {
 		if l.Session.void {
-			c.stop(r, kvplane.Superseded, "")
+			c.failTransfer(r, kvplane.Superseded, "")
 			return
 		}
 	}
@@ -122,14 +122,14 @@ func (c *Consumer) sendWriteRequests(r *IncomingTransfer, links []Link) {
 
 func (c *Consumer) unpaired(e Event) {
 	r := c.Incoming[e.ID]
-	if r == nil || !r.unpaired {
+	if r == nil || !r.producersUnknown {
 		c.drop(e, dropState)
 		return
 	}
-	r.unpaired = false
+	r.producersUnknown = false
 	switch {
 	case r.State == incomingPairing:
-		c.stop(r, e.Reason, e.Detail)
+		c.failTransfer(r, e.Reason, e.Detail)
 	case r.State != incomingQueued:
 		c.Check(r)
 	case e.Reason == kvplane.Handshake: // the next attempt may find it
@@ -148,7 +148,7 @@ func (c *Consumer) expireQueued(r *IncomingTransfer, why kvplane.Reason, detail 
 
 // keepTombstone remembers a transfer that was given up before a write request was sent.
 func (c *Consumer) keepTombstone(r *IncomingTransfer, why kvplane.Reason, detail string) {
-	r.State, r.reason, r.detail, r.waits, r.unpaired = incomingReusable, why, detail, nil, false
+	r.State, r.reason, r.detail, r.keepers, r.producersUnknown = incomingReusable, why, detail, nil, false
 	r.wake = c.Now + c.Times.Wait
 	c.timers.Set(r)
 }
@@ -162,7 +162,7 @@ func (c *Consumer) abandon(e Event) {
 		c.Incoming[e.ID] = r
 		c.keepTombstone(r, kvplane.Stopped, e.Detail)
 	case r.State == incomingQueued:
-		waits := r.waits
+		waits := r.keepers
 		c.keepTombstone(r, kvplane.Stopped, e.Detail)
 		for _, s := range waits {
 			l := c.link(r, s, false)
@@ -170,7 +170,7 @@ func (c *Consumer) abandon(e Event) {
 		}
 		c.cancelAllUnsent(r)
 	case r.State == incomingPairing || r.State == incomingReceiving:
-		c.stop(r, kvplane.Stopped, e.Detail)
+		c.failTransfer(r, kvplane.Stopped, e.Detail)
 	default:
 		c.drop(e, DropRepeat)
 	}
@@ -196,13 +196,13 @@ func (c *Consumer) close(e Event) {
 		case incomingQueued:
 			c.expireQueued(r, kvplane.Closing, "")
 		case incomingPairing:
-			c.stop(r, kvplane.Closing, "")
+			c.failTransfer(r, kvplane.Closing, "")
 		}
 	}
 	for _, s := range c.order.All {
 		for _, l := range s.order.All {
 			if l.in() && l.incoming.State == incomingReceiving {
-				c.stop(l.incoming, kvplane.Closing, "")
+				c.failTransfer(l.incoming, kvplane.Closing, "")
 			}
 		}
 	}

@@ -14,7 +14,7 @@ func (c *Consumer) fenced(e Event) {
 	s.fenced = true
 	for _, r := range c.fence(s) {
 		if r.State == incomingReceiving {
-			c.stop(r, kvplane.PeerGone, "")
+			c.failTransfer(r, kvplane.PeerGone, "")
 		} else {
 			c.Check(r)
 		}
@@ -31,7 +31,7 @@ func (c *Consumer) fence(s *producerSession) []*IncomingTransfer {
 		case !l.in() || r.State != incomingReceiving && r.State != IncomingFailed:
 			continue
 		case l.unsent:
-			l.held = r.State == incomingReceiving
+			l.heldBack = r.State == incomingReceiving
 			continue
 		case l.Quiesced():
 			continue
@@ -54,8 +54,8 @@ func (c *Consumer) admit(s *producerSession) {
 	s.fenced = false
 	c.emit(Effect{Do: DoAdmit, Peer: s.Peer})
 	for _, l := range s.order.All {
-		if l.held && l.in() {
-			l.held, l.since = false, 0
+		if l.heldBack && l.in() {
+			l.heldBack, l.since = false, 0
 			if s.down {
 				c.lost(l)
 			} else {

@@ -131,7 +131,7 @@ func (c *Consumer) appendLines(s *producerSession, from int) bool {
 func (c *Consumer) silent(s *producerSession) {
 	for _, l := range s.order.All {
 		if l.in() && l.Phase != ProducerFinal && l.incoming.State == incomingReceiving {
-			c.stop(l.incoming, kvplane.PeerGone, "no answer")
+			c.failTransfer(l.incoming, kvplane.PeerGone, "no answer")
 		}
 	}
 	c.expireAllQueued(s, kvplane.PeerGone, "no answer")
@@ -179,7 +179,7 @@ func (c *Consumer) refused(s *producerSession, b *wire.HeartbeatLine) {
 		return
 	}
 	if r.State == incomingQueued {
-		for _, other := range r.waits {
+		for _, other := range r.keepers {
 			if other == s {
 				c.expireQueued(r, b.Status.Reason, "")
 				return

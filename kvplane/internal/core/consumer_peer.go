@@ -15,7 +15,7 @@ func (c *Consumer) up(e Event) {
 	}
 	s.down = false
 	for _, l := range s.order.All {
-		if l.Phase != producerLost || !l.in() || l.held {
+		if l.Phase != producerLost || !l.in() || l.heldBack {
 			continue
 		}
 		if l.unsent && l.incoming.failed() {
@@ -44,7 +44,7 @@ func (c *Consumer) down(e Event) {
 	if dangerous && !s.void {
 		c.emit(Effect{Do: DoFence, Peer: s.Peer})
 	}
-	if s.keeps() {
+	if s.keepsQueued() {
 		c.awaitReconnect(s)
 	}
 }
@@ -63,7 +63,7 @@ func (c *Consumer) awaitReconnect(s *producerSession) {
 // gone takes the news that an incarnation of a producer is void, and perhaps the proof that its process is dead.
 func (c *Consumer) gone(e Event) {
 	for _, s := range c.order.All {
-		if s.inc == e.Inc && !s.left && (e.Peer == 0 || s.Peer == e.Peer) {
+		if s.inc == e.Inc && !s.forgotten && (e.Peer == 0 || s.Peer == e.Peer) {
 			c.void(s, e)
 		}
 	}
@@ -74,8 +74,8 @@ func (c *Consumer) gone(e Event) {
 		switch {
 		case r.inc != e.Inc:
 		case r.State == incomingPairing:
-			r.unpaired = false
-			c.stop(r, kvplane.Superseded, "")
+			r.producersUnknown = false
+			c.failTransfer(r, kvplane.Superseded, "")
 		case r.State == incomingQueued:
 			c.expireQueued(r, kvplane.Superseded, "")
 		}
@@ -86,7 +86,7 @@ func (c *Consumer) gone(e Event) {
 func (c *Consumer) void(s *producerSession, e Event) {
 	s.void, s.down, s.wake = true, true, 0
 	c.resolveAgain(s, e.Peer)
-	s.Proof, s.fencedForever = s.Proof || e.Proof, s.fencedForever || e.Fenced
+	s.ProvenDead, s.fencedForever = s.ProvenDead || e.Proof, s.fencedForever || e.Fenced
 	var drained []*IncomingTransfer
 	if e.Fenced {
 		drained = c.fence(s)
@@ -100,10 +100,10 @@ func (c *Consumer) void(s *producerSession, e Event) {
 		}
 		switch {
 		case l.incoming.State == incomingReceiving:
-			c.stop(l.incoming, kvplane.Superseded, "")
+			c.failTransfer(l.incoming, kvplane.Superseded, "")
 		case l.incoming.State == incomingReady || l.unsent: // it could only have notified, or was never asked
 			c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Superseded})
-		case s.Proof || s.fencedForever || l.Fenced:
+		case s.ProvenDead || s.fencedForever || l.Fenced:
 			c.dead(l)
 		}
 	}
@@ -118,9 +118,9 @@ func (c *Consumer) void(s *producerSession, e Event) {
 // resolveAgain asks whom to tell instead of one rank that is void that a transfer is queued.
 func (c *Consumer) resolveAgain(s *producerSession, rank PeerID) {
 	for _, r := range s.queued.All {
-		if rank != 0 && r.isQueued() && !r.unpaired {
-			r.unpaired = true
-			r.waits = slices.DeleteFunc(r.waits, func(other *producerSession) bool { return other == s })
+		if rank != 0 && r.isQueued() && !r.producersUnknown {
+			r.producersUnknown = true
+			r.keepers = slices.DeleteFunc(r.keepers, func(other *producerSession) bool { return other == s })
 			c.emit(Effect{Do: DoResolve, Peer: s.Peer, ID: r.ID})
 		}
 	}

@@ -31,7 +31,7 @@ func (c *Consumer) resend(l *ProducerState) {
 // cancelUnsent tells a producer that what it was never asked to write is not wanted any more, so that it keeps no blocks for
 // it. Nothing depends on the answer: a producer that gives none within Wait and Lease is not asked any more.
 func (c *Consumer) cancelUnsent(l *ProducerState) {
-	l.held = false
+	l.heldBack = false
 	if l.heard == 0 {
 		l.heard = c.Now
 	}

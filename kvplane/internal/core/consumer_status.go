@@ -45,8 +45,8 @@ func (c *Consumer) takeStatus(l *ProducerState, st wire.Status) {
 	if l.Phase == producerSent || l.Phase == producerLost && !l.incoming.failed() {
 		l.Phase, l.wake = producerAcked, 0
 	}
-	if r := l.incoming; r.State == incomingReceiving && st.State >= wire.Pairing && !r.begun {
-		r.begun = true
+	if r := l.incoming; r.State == incomingReceiving && st.State >= wire.Pairing && !r.sawWriting {
+		r.sawWriting = true
 		r.wake = c.Now + c.Times.Deadline
 		c.timers.Set(r)
 	}
@@ -54,7 +54,7 @@ func (c *Consumer) takeStatus(l *ProducerState, st wire.Status) {
 
 // final settles a producer with its final state, or with the state that is assumed for it.
 func (c *Consumer) final(l *ProducerState, st wire.Status) {
-	l.Phase, l.status, l.wake, l.held = ProducerFinal, st, 0, false
+	l.Phase, l.status, l.wake, l.heldBack = ProducerFinal, st, 0, false
 	r := l.incoming
 	if l.Fenced {
 		l.Session.unansweredFenced--
@@ -69,7 +69,7 @@ func (c *Consumer) final(l *ProducerState, st wire.Status) {
 	case r.State != incomingReceiving:
 		c.Check(r)
 	case st.State != wire.Done:
-		c.stop(r, st.Reason, st.Detail)
+		c.failTransfer(r, st.Reason, st.Detail)
 	default:
 		if st.Tokens > 0 && (r.tokens == 0 || st.Tokens < r.tokens) {
 			r.tokens = st.Tokens
@@ -142,12 +142,12 @@ func (c *Consumer) Check(r *IncomingTransfer) {
 		}
 		r.State, r.retired = incomingReusable, true // fenced producers may still owe an answer
 		c.report(r, kvplane.Reusable)
-		if r.unpaired { // those that keep blocks for it get a CANCEL as soon as they are known
+		if r.producersUnknown { // those that keep blocks for it get a CANCEL as soon as they are known
 			r.wake = c.Now + c.Times.Wait
 			c.timers.Set(r)
 		}
 	}
-	if r.State != incomingReady && (r.State != incomingReusable || !r.retired || r.unpaired) {
+	if r.State != incomingReady && (r.State != incomingReusable || !r.retired || r.producersUnknown) {
 		return
 	}
 	for _, l := range r.Producers {
@@ -163,8 +163,8 @@ func (c *Consumer) report(r *IncomingTransfer, k kvplane.ReportKind) {
 	c.emit(Effect{Do: DoReport, Report: k, ID: r.ID, Reason: r.reason, Detail: r.detail, Tokens: r.tokens, K: done, N: of, Expect: r.expect})
 }
 
-// stop fails a transfer: Failed is reported at once, Reusable when nothing can land any more.
-func (c *Consumer) stop(r *IncomingTransfer, why kvplane.Reason, detail string) {
+// failTransfer fails a transfer: Failed is reported at once, Reusable when nothing can land any more.
+func (c *Consumer) failTransfer(r *IncomingTransfer, why kvplane.Reason, detail string) {
 	r.State, r.reason, r.detail, r.wake = IncomingFailed, why, detail, 0
 	c.report(r, kvplane.Failed)
 	for _, l := range r.Producers {
@@ -176,14 +176,14 @@ func (c *Consumer) stop(r *IncomingTransfer, why kvplane.Reason, detail string) 
 			}
 			c.send(l)
 		case producerLost:
-			c.stopLost(l)
+			c.failLost(l)
 		}
 	}
 	c.Check(r)
 }
 
-// stopLost gives up a producer to whom there is no connection.
-func (c *Consumer) stopLost(l *ProducerState) {
+// failLost gives up a producer to whom there is no connection.
+func (c *Consumer) failLost(l *ProducerState) {
 	s := l.Session
 	l.wake = 0
 	switch {
@@ -192,7 +192,7 @@ func (c *Consumer) stopLost(l *ProducerState) {
 	case !l.Fenced && !s.void:
 		c.emit(Effect{Do: DoFence, Peer: s.Peer})
 	}
-	if l.Phase == producerLost && (s.Proof || s.fencedForever) {
+	if l.Phase == producerLost && (s.ProvenDead || s.fencedForever) {
 		c.dead(l)
 	}
 }
@@ -223,7 +223,7 @@ func (c *Consumer) alarmProducer(l *ProducerState) {
 			c.emit(Effect{Do: DoFence, Peer: l.Session.Peer}) // it is silent
 		}
 	case l.Phase == producerLost && l.incoming.State == incomingReceiving:
-		c.stop(l.incoming, kvplane.PeerGone, "")
+		c.failTransfer(l.incoming, kvplane.PeerGone, "")
 	case l.Phase == ProducerFinal && !l.flushed:
 		c.emit(Effect{Do: DoFlush, Peer: l.Session.Peer, Seq: l.Seq, ID: l.incoming.ID})
 	}
@@ -239,7 +239,7 @@ func (c *Consumer) alarmIncoming(r *IncomingTransfer) {
 		}
 		c.expireQueued(r, kvplane.Deadline, "")
 	case incomingPairing, incomingReceiving:
-		c.stop(r, kvplane.Deadline, "")
+		c.failTransfer(r, kvplane.Deadline, "")
 	case incomingReady: // only those that never write are left; nothing depends on them
 		for _, l := range r.Producers {
 			if l.Phase != ProducerFinal {
@@ -247,7 +247,7 @@ func (c *Consumer) alarmIncoming(r *IncomingTransfer) {
 			}
 		}
 	case incomingReusable:
-		r.retired, r.unpaired = true, false
+		r.retired, r.producersUnknown = true, false
 		c.Check(r)
 	}
 }

@@ -29,7 +29,7 @@ type consumerSession struct {
 	inc               metadata.Incarnation
 	up                bool
 	void              bool // the incarnation is gone; only writes in progress are left
-	left              bool // it is forgotten
+	forgotten         bool // it is forgotten
 	byeSent           bool // it has been sent BYE
 	waiting           int  // write requests that wait for an offer
 	writing           int  // write requests that are being written
@@ -42,7 +42,7 @@ type consumerSession struct {
 	Order             lazyList[*writeRequest]
 }
 
-func (s *consumerSession) in() bool { return !s.left }
+func (s *consumerSession) in() bool { return !s.forgotten }
 
 // writeRequest is one consumer of one transfer, as P sees it.
 type writeRequest struct {
@@ -58,7 +58,7 @@ type writeRequest struct {
 	wake         time.Duration
 	again        backoff
 	until        time.Duration // the final status is sent again until then
-	unheard      bool          // no STATUS is sent any more: D has settled it, or its generation is void
+	noStatus     bool          // no STATUS is sent any more: D has settled it, or its generation is void
 }
 
 func (r *writeRequest) Due() time.Duration { return r.wake }
@@ -81,16 +81,16 @@ func (s requestState) String() string {
 
 // outgoing is one transfer that this rank writes.
 type outgoing struct {
-	ID       kvplane.TransferID
-	State    outgoingState
-	Offer    *kvplane.Offer
-	Requests []*writeRequest
-	Owed     []PeerID
-	Known    bool // owed is known
-	reason   kvplane.Reason
-	detail   string
-	lease    time.Duration // held: until when, unless a heartbeat extends it
-	wake     time.Duration
+	ID        kvplane.TransferID
+	State     outgoingState
+	Offer     *kvplane.Offer
+	Requests  []*writeRequest
+	Owed      []PeerID
+	OwedKnown bool // owed is known
+	reason    kvplane.Reason
+	detail    string
+	lease     time.Duration // held: until when, unless a heartbeat extends it
+	wake      time.Duration
 }
 
 func (g *outgoing) Due() time.Duration { return g.wake }
@@ -190,7 +190,7 @@ func (p *Producer) alarm(who alarm.Waiter) {
 		case requestWaiting:
 			p.end(v, wire.Status{State: wire.NotBegun, Reason: kvplane.NoOffer}, true)
 		case RequestWriting:
-			if !v.unheard && v.Seq >= v.from.LowWater {
+			if !v.noStatus && v.Seq >= v.from.LowWater {
 				p.answer(v)
 			}
 		case RequestEnded:

@@ -23,8 +23,8 @@ func (p *Producer) Accepted(o *kvplane.Offer) (taken, held bool) {
 	return true, g.State == OutgoingHeld
 }
 
-// Hanging adds the engines whose write requests are not forgotten: their final STATUS may be sent again.
-func (p *Producer) Hanging(out map[metadata.Incarnation]bool) {
+// PendingEngines adds the engines whose write requests are not forgotten: their final STATUS may be sent again.
+func (p *Producer) PendingEngines(out map[metadata.Incarnation]bool) {
 	for _, s := range p.Sessions {
 		if len(s.Requests) > 0 && !s.void {
 			out[s.inc] = true

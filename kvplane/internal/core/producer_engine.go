@@ -28,21 +28,21 @@ func (p *Producer) offer(e Event) {
 	p.timers.Set(g)
 	p.held.add(g, (*outgoing).isHeld)
 	if p.closing {
-		p.lose(g, kvplane.Closing, "")
+		p.failTransfer(g, kvplane.Closing, "")
 	}
 }
 
 // consumers starts the writes, now that it is known whom this rank owes one.
 func (p *Producer) consumers(e Event) {
 	g := p.Outgoing[e.ID]
-	if g == nil || g.State != OutgoingHeld || g.Known {
+	if g == nil || g.State != OutgoingHeld || g.OwedKnown {
 		p.drop(e, dropState)
 		return
 	}
-	g.Owed, g.Known = e.Owed, true
+	g.Owed, g.OwedKnown = e.Owed, true
 	for _, r := range g.Requests { // a consumer that has given up already
 		if g.State == OutgoingHeld && r.State == RequestEnded && r.Status.State != wire.Done && g.owes(r.from.peer) {
-			p.lose(g, r.Status.Reason, r.Status.Detail)
+			p.failTransfer(g, r.Status.Reason, r.Status.Detail)
 		}
 	}
 	for _, r := range g.Requests {
@@ -55,11 +55,11 @@ func (p *Producer) consumers(e Event) {
 
 func (p *Producer) unpaired(e Event) {
 	g := p.Outgoing[e.ID]
-	if g == nil || g.State != OutgoingHeld || g.Known {
+	if g == nil || g.State != OutgoingHeld || g.OwedKnown {
 		p.drop(e, dropState)
 		return
 	}
-	p.lose(g, e.Reason, e.Detail)
+	p.failTransfer(g, e.Reason, e.Detail)
 }
 
 // abandon ends a transfer: the request was aborted, will never be finished or is not wanted any more, or the engine
@@ -81,7 +81,7 @@ func (p *Producer) abandon(e Event) {
 			}
 		}
 	case OutgoingHeld:
-		p.lose(g, kvplane.Dead, e.Detail)
+		p.failTransfer(g, kvplane.Dead, e.Detail)
 	default:
 		p.drop(e, DropRepeat)
 	}
@@ -133,7 +133,7 @@ func (p *Producer) reach(e Event) {
 // gone takes the news that an incarnation of a consumer is void.
 func (p *Producer) gone(e Event) {
 	for _, s := range p.order.All {
-		if s.inc != e.Inc || s.left || e.Peer != 0 && s.peer != e.Peer {
+		if s.inc != e.Inc || s.forgotten || e.Peer != 0 && s.peer != e.Peer {
 			continue
 		}
 		s.void = true
@@ -142,13 +142,13 @@ func (p *Producer) gone(e Event) {
 				continue
 			}
 			if r.State == RequestWriting {
-				r.unheard = true
+				r.noStatus = true
 				continue
 			}
 			delete(s.Requests, r.Seq)
 			r.wake = 0
 			if r.State != RequestEnded {
-				r.unheard = true
+				r.noStatus = true
 				p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Superseded}, false)
 			}
 		}
@@ -156,7 +156,7 @@ func (p *Producer) gone(e Event) {
 	}
 	for _, g := range p.held.All {
 		if g.State == OutgoingHeld && g.Offer.Peer == e.Inc && (e.Peer == 0 || g.owes(e.Peer)) {
-			p.lose(g, kvplane.Superseded, "")
+			p.failTransfer(g, kvplane.Superseded, "")
 		}
 	}
 }
@@ -164,7 +164,7 @@ func (p *Producer) gone(e Event) {
 // leave removes a void session when its last write has ended.
 func (p *Producer) leave(s *consumerSession) {
 	if len(s.Requests) == 0 && s.void {
-		s.left = true
+		s.forgotten = true
 		delete(p.Sessions, s.peer)
 	}
 }

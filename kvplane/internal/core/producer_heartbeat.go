@@ -26,7 +26,7 @@ func (p *Producer) heartbeatLine(s *consumerSession, b *wire.HeartbeatLine) {
 	if b.Seq == 0 { // queued on D: answered only if the transfer is not kept
 		switch {
 		case g != nil && g.State >= outgoingDraining:
-			answer.Status = wire.Status{State: wire.NotBegun, Reason: g.late()}
+			answer.Status = wire.Status{State: wire.NotBegun, Reason: g.lateReason()}
 		case p.closing:
 			answer.Status = wire.Status{State: wire.NotBegun, Reason: kvplane.Closing}
 		default:
@@ -40,7 +40,7 @@ func (p *Producer) heartbeatLine(s *consumerSession, b *wire.HeartbeatLine) {
 	case r == nil && b.Seq < s.LowWater:
 		return // a late one
 	case r == nil && (b.Seq < s.NeverStartBelow || p.closing):
-		answer.Status = s.forgotten(b.Seq)
+		answer.Status = s.statusOfForgotten(b.Seq)
 		if p.closing && b.Seq >= s.NeverStartBelow {
 			answer.Status.Reason = kvplane.Closing
 		}
@@ -68,11 +68,11 @@ func (p *Producer) close(e Event) {
 	p.closing = true
 	for _, g := range p.held.All {
 		if g.State == OutgoingHeld {
-			p.lose(g, kvplane.Closing, "")
+			p.failTransfer(g, kvplane.Closing, "")
 		}
 	}
 	for _, s := range p.order.All {
-		if s.left {
+		if s.forgotten {
 			continue
 		}
 		for _, r := range s.Order.All {

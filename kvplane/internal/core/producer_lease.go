@@ -36,22 +36,22 @@ func (p *Producer) expire(g *outgoing) {
 		p.timers.Set(g)
 		return
 	}
-	p.lose(g, kvplane.LeaseOver, "")
+	p.failTransfer(g, kvplane.LeaseOver, "")
 }
 
-// lose gives up a transfer that was offered: no consumer is served any more, and the report waits for writes in progress.
-func (p *Producer) lose(g *outgoing, why kvplane.Reason, detail string) {
+// failTransfer gives up a transfer that was offered: no consumer is served any more, and the report waits for writes in progress.
+func (p *Producer) failTransfer(g *outgoing, why kvplane.Reason, detail string) {
 	g.State, g.reason, g.detail, g.wake = outgoingDraining, why, detail, 0
 	for _, r := range g.Requests {
 		if r.State == requestWaiting || r.State == requestPairing {
-			p.end(r, wire.Status{State: wire.NotBegun, Reason: g.late(), Detail: detail}, true)
+			p.end(r, wire.Status{State: wire.NotBegun, Reason: g.lateReason(), Detail: detail}, true)
 		}
 	}
 	p.settle(g)
 }
 
-// late is the reason for a consumer that a transfer cannot serve any more.
-func (g *outgoing) late() kvplane.Reason {
+// lateReason is the reason for a consumer that a transfer cannot serve any more.
+func (g *outgoing) lateReason() kvplane.Reason {
 	switch g.reason {
 	case 0:
 		return kvplane.Spent

@@ -47,7 +47,7 @@ func (p *Producer) forget(s *consumerSession, r *writeRequest) {
 		return
 	}
 	delete(s.Requests, r.Seq)
-	r.wake, r.unheard = 0, true
+	r.wake, r.noStatus = 0, true
 	if r.State != RequestEnded {
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}, false)
 	}
@@ -82,8 +82,8 @@ func (p *Producer) writeRequest(e Event) {
 	g := r.outgoing
 	switch {
 	case g.State == OutgoingTombstone || g.State == outgoingDraining:
-		p.end(r, wire.Status{State: wire.NotBegun, Reason: g.late(), Detail: g.detail}, true)
-	case g.State == OutgoingHeld && g.Known:
+		p.end(r, wire.Status{State: wire.NotBegun, Reason: g.lateReason(), Detail: g.detail}, true)
+	case g.State == OutgoingHeld && g.OwedKnown:
 		p.serve(r)
 	default:
 		r.wake = p.Now + min(max(e.Msg.Wait, p.Times.Resend), kvplane.MaxWait)
@@ -143,26 +143,26 @@ func (p *Producer) refuse(s *consumerSession, e Event, why kvplane.Reason) {
 	default:
 		p.drop(e, dropConflict)
 	}
-	st := s.never(e.Seq, why)
+	st := s.neverBegun(e.Seq, why)
 	if e.Seq < s.NeverStartBelow {
-		st = s.forgotten(e.Seq)
+		st = s.statusOfForgotten(e.Seq)
 	}
 	s.NeverStartBelow = max(s.NeverStartBelow, e.Seq+1)
 	p.emit(Effect{Do: DoStatus, Peer: e.Peer, Seq: e.Seq, ID: e.ID, Status: st})
 }
 
-// forgotten is the status of an unknown number that is never begun. If it may have been written, D must not take it
+// statusOfForgotten is the status of an unknown number that is never begun. If it may have been written, D must not take it
 // for one that never was.
-func (s *consumerSession) forgotten(seq uint64) wire.Status {
+func (s *consumerSession) statusOfForgotten(seq uint64) wire.Status {
 	if seq < s.maybeWrittenBelow {
 		return wire.Status{State: wire.Failed, Reason: kvplane.Spent}
 	}
-	return s.never(seq, kvplane.Spent)
+	return s.neverBegun(seq, kvplane.Spent)
 }
 
-// never is the status of a number that is not begun here. If it may have been written before the session was forgotten,
+// neverBegun is the status of a number that is not begun here. If it may have been written before the session was forgotten,
 // D must flush, so the status is failed.
-func (s *consumerSession) never(seq uint64, why kvplane.Reason) wire.Status {
+func (s *consumerSession) neverBegun(seq uint64, why kvplane.Reason) wire.Status {
 	if seq < s.pastWrittenBelow {
 		return wire.Status{State: wire.Failed, Reason: why}
 	}
@@ -227,7 +227,7 @@ func (p *Producer) serve(r *writeRequest) {
 	r.State, r.Status = RequestWriting, wire.Status{State: wire.Writing}
 	r.from.writing++
 	p.emit(Effect{Do: DoPost, Peer: r.from.peer, Seq: r.Seq, ID: g.ID, Msg: r.msg, Offer: g.Offer})
-	p.letGo(r)
+	p.dropLists(r)
 	r.wake = p.Now + p.Times.Resend // STATUS writing, unless it has ended by then
 	p.timers.Set(r)
 }
@@ -244,9 +244,9 @@ func differ(o *kvplane.Offer, m *wire.Message) (kvplane.Reason, string) {
 	return 0, ""
 }
 
-// letGo drops a write request's lists: it is posted or has ended, and D may have given its blocks away before P hears
+// dropLists drops a write request's lists: it is posted or has ended, and D may have given its blocks away before P hears
 // how the write has ended.
-func (p *Producer) letGo(r *writeRequest) {
+func (p *Producer) dropLists(r *writeRequest) {
 	if r.msg != nil {
 		r.from.Blocks -= transfer.CountBlocks(r.msg.Groups)
 		r.msg = nil
@@ -261,15 +261,15 @@ func (p *Producer) end(r *writeRequest, s wire.Status, tell bool) {
 	case RequestWriting:
 		r.from.writing--
 	}
-	p.letGo(r)
+	p.dropLists(r)
 	if s.State == wire.NotBegun {
-		s.State = r.from.never(r.Seq, s.Reason).State
+		s.State = r.from.neverBegun(r.Seq, s.Reason).State
 	}
 	r.State, r.Status = RequestEnded, s
 	r.again = newBackoff(p.Times)
 	r.until = p.Now + p.Times.Lease
 	r.wake = p.Now + r.again.next()
-	if r.unheard || r.Seq < r.from.LowWater {
+	if r.noStatus || r.Seq < r.from.LowWater {
 		r.wake = 0
 		delete(r.from.Requests, r.Seq)
 	} else {
@@ -279,8 +279,8 @@ func (p *Producer) end(r *writeRequest, s wire.Status, tell bool) {
 		}
 	}
 	g := r.outgoing
-	if s.State != wire.Done && g.State == OutgoingHeld && g.Known && g.owes(r.from.peer) {
-		p.lose(g, s.Reason, s.Detail)
+	if s.State != wire.Done && g.State == OutgoingHeld && g.OwedKnown && g.owes(r.from.peer) {
+		p.failTransfer(g, s.Reason, s.Detail)
 		return
 	}
 	p.settle(g)

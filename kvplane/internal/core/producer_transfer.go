@@ -24,7 +24,7 @@ func (g *outgoing) counted() int {
 func (p *Producer) settle(g *outgoing) {
 	switch g.State {
 	case OutgoingHeld:
-		if !g.Known || g.counted() < len(g.Owed) {
+		if !g.OwedKnown || g.counted() < len(g.Owed) {
 			return
 		}
 	case outgoingDraining:

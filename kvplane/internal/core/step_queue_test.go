@@ -137,7 +137,7 @@ func TestQueuedLegFindsARebuiltRank(t *testing.T) {
 		heartbeat-ack peer=3 lines=0:1:not_begun:dead
 		> report failed tid=1 because=dead 0/0
 		> report reusable tid=1 because=dead 0/0`)
-	if s.c.Sessions[2].keeps() {
+	if s.c.Sessions[2].keepsQueued() {
 		t.Error("rank 2 is still asked to keep what has ended")
 	}
 }
@@ -145,7 +145,7 @@ func TestQueuedLegFindsARebuiltRank(t *testing.T) {
 // hanging says that something hangs on an engine, so that the owner looks whether its process is dead.
 func hanging(c *Consumer, on metadata.Incarnation) bool {
 	out := map[metadata.Incarnation]bool{}
-	c.Hanging(out)
+	c.PendingEngines(out)
 	return out[on]
 }
 
