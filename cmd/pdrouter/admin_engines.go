@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/metadata"
 	"pdrouter/router/config"
 )
@@ -122,7 +123,7 @@ func (s *sources) add(ctx context.Context, to listOf, e config.Engine, by string
 		if *f.Path == "" {
 			continue
 		}
-		if err := regular(*f.Path); err != nil {
+		if err := configfile.Regular(*f.Path); err != nil {
 			return false, adminErrorf(http.StatusBadRequest, "bad_engine", "%s cannot be read: %v", f.Key, err)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"pdrouter/internal/configfile"
 )
 
 // TestAdminSumsRanks: an engine with data-parallel ranks is told as one, and is removed when the last of them has no request.
@@ -45,7 +47,7 @@ func TestAdminWithoutKeyFiles(t *testing.T) {
 
 // TestWatchedSecrets: what only a reload reads is watched, the secret of salts as well.
 func TestWatchedSecrets(t *testing.T) {
-	var c fileConfig
+	var c configfile.File
 	c.PrefixCacheSecretFile = "salt"
 	if got := fmt.Sprint(watched(&c)); got != "[salt]" {
 		t.Errorf("watched: %s", got)

@@ -18,6 +18,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/dnstest"
 	"pdrouter/internal/redistest"
 )
@@ -110,7 +111,7 @@ func administerAuth(t *testing.T, model, more, moreAuth string) *administration 
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := loadConfig(file)
+	l, err := configfile.Load(file)
 	if err != nil {
 		t.Fatal(err)
 	}

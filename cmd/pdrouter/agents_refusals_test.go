@@ -13,6 +13,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/configfile"
 	"pdrouter/metadata"
 	"pdrouter/metadata/routes"
 	"pdrouter/metadata/routes/routestest"
@@ -34,7 +35,7 @@ func TestFault41MetadataRefusalsAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := tokenAuth{Keys: []string{public}, Issuer: defaultIssuer}.verifier(auth.MetadataAudience, nil)
+	v, err := configfile.TokenAuth{Keys: []string{public}, Issuer: defaultIssuer}.Verifier(auth.MetadataAudience, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

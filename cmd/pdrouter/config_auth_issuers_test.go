@@ -13,6 +13,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/reload"
 )
 
@@ -49,11 +50,11 @@ func TestDevelopmentSecretIsSaidLoudly(t *testing.T) {
 	if out := call(t, "validate", "-c", path); !strings.Contains(out, "WARNING: DEVELOPMENT ONLY: auth.clients") {
 		t.Errorf("check says nothing of it:\n%s", out)
 	}
-	l, err := loadConfig(path)
+	l, err := configfile.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	clients, err := l.Auth.clients(nil)
+	clients, err := l.Auth.NewClients(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,7 @@ func TestDevelopmentSecretIsSaidLoudly(t *testing.T) {
 	r := &reload.Credentials{Log: slog.New(slog.NewTextHandler(&log, nil))}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := r.Run(l.Auth.developmentWarnings()...)(ctx); err != nil {
+	if err := r.Run(l.Auth.DevelopmentWarnings()...)(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "DEVELOPMENT ONLY") {
@@ -86,12 +87,12 @@ func TestServeAsksIssuersForTheirKeys(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"keys": []json.RawMessage{b}})
 	}))
 	defer issuer.Close()
-	l, err := loadConfig(writeConfig(t, dir, "  clients: {issuers: [{issuer: idp, jwks: {url: \""+issuer.URL+"\"}}]}\n"))
+	l, err := configfile.Load(writeConfig(t, dir, "  clients: {issuers: [{issuer: idp, jwks: {url: \""+issuer.URL+"\"}}]}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var files reload.Credentials
-	clients, err := l.Auth.clients(&files)
+	clients, err := l.Auth.NewClients(&files)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/internal/configfile"
 )
 
 // TestExampleConfigs: every file in configs/ can be used as it is, but for the keys that it names.
@@ -25,7 +27,7 @@ func TestExampleConfigs(t *testing.T) {
 			if err := run(context.Background(), []string{"validate", "-c", path, "--skip-files"}, &out); err != nil {
 				t.Fatal(err)
 			}
-			l, err := loadConfig(path)
+			l, err := configfile.Load(path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -67,7 +69,7 @@ func TestBadConfigs(t *testing.T) {
 
 // TestConfigPathsAreRelativeToTheFile: a configuration means the same wherever pdrouter is started.
 func TestConfigPathsAreRelativeToTheFile(t *testing.T) {
-	l, err := loadConfig("../../configs/kvplane.yaml")
+	l, err := configfile.Load("../../configs/kvplane.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,23 +112,23 @@ metadata:
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := loadConfig(path)
+	l, err := configfile.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	named := 0
-	for _, p := range l.paths() {
-		if *p.at != "" {
+	for _, p := range l.Paths() {
+		if *p.At != "" {
 			named++
-			if !filepath.IsAbs(*p.at) {
-				t.Errorf("%s is %q; want it made absolute", p.key, *p.at)
+			if !filepath.IsAbs(*p.At) {
+				t.Errorf("%s is %q; want it made absolute", p.Key, *p.At)
 			}
 		}
 	}
 	if named != 22 {
 		t.Errorf("%d paths; want 22", named)
 	}
-	err = l.checkFiles(nil)
+	err = l.CheckFiles(nil)
 	if err == nil {
 		t.Fatal("files that do not exist were taken")
 	}

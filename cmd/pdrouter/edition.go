@@ -2,17 +2,15 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"reflect"
 	"slices"
 
 	"pdrouter/auth"
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/field"
 	"pdrouter/internal/listener"
 	"pdrouter/internal/reload"
@@ -24,7 +22,7 @@ import (
 
 // edition is what was made of one file and what the next one replaces. It is never changed once it is in use.
 type edition struct {
-	l       *loaded
+	l       *configfile.Loaded
 	clients *credentials
 	agents  *credentials
 	admins  *credentials
@@ -57,7 +55,7 @@ func (s *credentials) start(ctx context.Context) {
 }
 
 // newEdition makes and opens all that l needs and old, which may be nil, does not have. On an error nothing is left open.
-func (g *gateway) newEdition(l *loaded, old *edition) (_ *edition, err error) {
+func (g *gateway) newEdition(l *configfile.Loaded, old *edition) (_ *edition, err error) {
 	e := &edition{l: l, secure: map[*listener.Listener]*tls.Config{}, opened: map[*listener.Listener]net.Listener{}}
 	defer func() {
 		if err != nil {
@@ -71,25 +69,25 @@ func (g *gateway) newEdition(l *loaded, old *edition) (_ *edition, err error) {
 		key  string
 		to   **credentials
 		was  *credentials
-		of   tokenAuth
+		of   configfile.TokenAuth
 		all  any
 		read func(*reload.Credentials) (any, error)
 	}{
-		{"auth.clients", &e.clients, old.clients, l.Auth.Clients.tokenAuth, l.Auth.Clients, func(f *reload.Credentials) (any, error) { return l.Auth.clients(f) }},
-		{"auth.agents", &e.agents, old.agents, l.Auth.Agents, l.Auth.Agents, func(f *reload.Credentials) (any, error) { return l.Auth.agents(f) }},
-		{"auth.admins", &e.admins, old.admins, l.Auth.Admins, l.Auth.Admins, func(f *reload.Credentials) (any, error) { return l.Auth.admins(f) }},
+		{"auth.clients", &e.clients, old.clients, l.Auth.Clients.TokenAuth, l.Auth.Clients, func(f *reload.Credentials) (any, error) { return l.Auth.NewClients(f) }},
+		{"auth.agents", &e.agents, old.agents, l.Auth.Agents, l.Auth.Agents, func(f *reload.Credentials) (any, error) { return l.Auth.NewAgents(f) }},
+		{"auth.admins", &e.admins, old.admins, l.Auth.Admins, l.Auth.Admins, func(f *reload.Credentials) (any, error) { return l.Auth.NewAdmins(f) }},
 	} {
-		secrets := s.of.secrets()
+		secrets := s.of.SecretsDigest()
 		if s.was != nil && s.was.secrets == secrets && reflect.DeepEqual(s.was.of, s.all) {
 			*s.to = s.was // with the tokens that were used once, and the key sets
 			continue
 		}
 		next := &credentials{of: s.all, secrets: secrets, files: &reload.Credentials{Log: g.log}}
-		if slices.Contains(l.Auth.development(), s.key) {
-			next.warnings = []string{developmentWarning(s.key)}
+		if slices.Contains(l.Auth.Development(), s.key) {
+			next.warnings = []string{configfile.DevelopmentWarning(s.key)}
 		}
 		if next.who, err = s.read(next.files); err != nil {
-			return nil, l.at(field.Errorf(s.key, "cannot be used: %v", err))
+			return nil, l.At(field.Errorf(s.key, "cannot be used: %v", err))
 		}
 		*s.to = next
 		if g.working != nil {
@@ -97,17 +95,17 @@ func (g *gateway) newEdition(l *loaded, old *edition) (_ *edition, err error) {
 			next.files.Asked(g.working)
 		}
 	}
-	for _, s := range l.Listen.secured() {
-		secure, err := s.load()
+	for _, s := range l.Listen.Secured() {
+		secure, err := s.Load()
 		if err != nil {
-			return nil, l.at(field.Errorf("listen."+s.key+"_tls", "cannot be used: %v", err))
+			return nil, l.At(field.Errorf("listen."+s.Key+"_tls", "cannot be used: %v", err))
 		}
-		e.secure[g.listener(s.key)] = secure
+		e.secure[g.listener(s.Key)] = secure
 	}
 	for d, address := range g.listeners(l) {
 		ln, err := d.Open(address)
 		if err != nil {
-			return nil, l.at(err)
+			return nil, l.At(err)
 		}
 		if ln != nil {
 			e.opened[d] = ln
@@ -137,27 +135,13 @@ func (e *edition) discard(other *edition) {
 	}
 }
 
-// secrets is a digest of the secrets for development, which are read once. Of one that cannot be read it says nothing: it
-// is found to be wrong where it is used.
-func (t tokenAuth) secrets() string {
-	h := sha256.New()
-	for _, i := range t.Issuers {
-		if i.DevelopmentSecretFile != "" {
-			b, _ := os.ReadFile(i.DevelopmentSecretFile)
-			fmt.Fprintf(h, "%d ", len(b))
-			h.Write(b)
-		}
-	}
-	return string(h.Sum(nil))
-}
-
 // listener returns a listener that may have TLS.
 func (g *gateway) listener(key string) *listener.Listener {
 	return map[string]*listener.Listener{"clients": g.clients, "agents": g.agents, "admin": g.admins}[key]
 }
 
 // listeners returns the address of each listener.
-func (g *gateway) listeners(l *loaded) map[*listener.Listener]string {
+func (g *gateway) listeners(l *configfile.Loaded) map[*listener.Listener]string {
 	return map[*listener.Listener]string{g.clients: l.Listen.Clients, g.agents: l.Listen.Agents, g.operations: l.Listen.Operations, g.admins: l.Listen.Admin}
 }
 
@@ -165,7 +149,7 @@ func (g *gateway) listeners(l *loaded) map[*listener.Listener]string {
 func (g *gateway) partsOf(e *edition, merged config.Config) router.Parts {
 	parts := g.parts
 	parts.Reclaim = g.reclaims.among(merged, g.log)
-	parts.Planner = e.l.policy
+	parts.Planner = e.l.Routing
 	if clients, _ := e.clients.who.(*auth.Clients); clients != nil {
 		parts.Clients = clients
 	}
@@ -189,13 +173,13 @@ func (g *gateway) settle(e, old *edition) {
 	for d, address := range g.listeners(e.l) {
 		d.Move(address, e.opened[d])
 	}
-	if !e.l.Auth.Clients.on() && (old == nil || old.l.Auth.Clients.on()) {
+	if !e.l.Auth.Clients.On() && (old == nil || old.l.Auth.Clients.On()) {
 		g.log.Warn("auth.clients is not set: everybody who reaches the clients' listener may use it")
 	}
 	if old == nil {
 		return
 	}
-	if old.l.Auth.Admins.on() && !e.l.Auth.Admins.on() && old.l.Listen.Admin != "" {
+	if old.l.Auth.Admins.On() && !e.l.Auth.Admins.On() && old.l.Listen.Admin != "" {
 		g.log.Warn("auth.admins is not set any more: connections to listen.admin that are open get 401 from now on")
 	}
 	for _, s := range old.sections() {

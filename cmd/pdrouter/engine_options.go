@@ -12,6 +12,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/field"
 	"pdrouter/internal/refengine"
 	"pdrouter/internal/reload"
@@ -110,7 +111,7 @@ func (o engineOptions) validate() error {
 	if o.signKey != "" && o.gateway == "" {
 		errs = append(errs, errors.New("engine: --sign-key signs what the engine publishes; --gateway is missing"))
 	}
-	if len(o.controlKeys) == 0 && open(o.control) {
+	if len(o.controlKeys) == 0 && configfile.Reachable(o.control) {
 		errs = append(errs, fmt.Errorf("engine: --control is %s without --control-keys; open control routes are for loopback only", o.control))
 	}
 	return errors.Join(errs...)
@@ -130,7 +131,7 @@ func (o engineOptions) advertised(at net.Addr) string {
 
 // authorizer decides who may watch and cancel the engine's transfers. The keys that it trusts are added to files.
 func (o engineOptions) authorizer(files *reload.Credentials) (func(*http.Request) error, error) {
-	v, err := tokenAuth{Keys: o.controlKeys, Issuer: o.issuer}.verifier(auth.MetadataAudience, files)
+	v, err := configfile.TokenAuth{Keys: o.controlKeys, Issuer: o.issuer}.Verifier(auth.MetadataAudience, files)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/reload"
 	"pdrouter/metadata"
 	"pdrouter/metadata/client"
@@ -68,7 +69,7 @@ func TestRecordKeyRotatesUnderRunningEngines(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, err := tokenAuth{Keys: []string{p.public}, Issuer: defaultIssuer}.verifier(auth.MetadataAudience, nil)
+		v, err := configfile.TokenAuth{Keys: []string{p.public}, Issuer: defaultIssuer}.Verifier(auth.MetadataAudience, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/configfile"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/control"
 	"pdrouter/metadata/cache"
@@ -43,7 +44,7 @@ func newPlant(t *testing.T) *plant {
 	if _, p.public, err = keys.Write(p.dir, p.key); err != nil {
 		t.Fatal(err)
 	}
-	v, err := tokenAuth{Keys: []string{p.public}, Issuer: defaultIssuer}.verifier(auth.MetadataAudience, nil)
+	v, err := configfile.TokenAuth{Keys: []string{p.public}, Issuer: defaultIssuer}.Verifier(auth.MetadataAudience, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/demo"
 	"pdrouter/internal/reload"
 	"pdrouter/kvplane"
@@ -98,7 +99,7 @@ auth:
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := loadConfig(config)
+	l, err := configfile.Load(config)
 	if err != nil {
 		t.Fatal(err)
 	}

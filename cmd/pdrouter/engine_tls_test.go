@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/router/config"
 )
 
@@ -42,12 +43,12 @@ func TestEngineTLSFiles(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := loadConfig(path)
+	l, err := configfile.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
-		if !slices.Contains(watched(&l.fileConfig), filepath.Join(dir, name)) {
+		if !slices.Contains(watched(&l.File), filepath.Join(dir, name)) {
 			t.Errorf("%s is not watched", name)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"io"
 	"log/slog"
 	"sync/atomic"
+
+	"pdrouter/internal/configfile"
 )
 
 // logs is where everything is logged, as the configuration says it at the moment.
@@ -15,8 +17,8 @@ type logs struct {
 }
 
 // set takes a section that was found sound.
-func (l *logs) set(cfg logConfig) {
-	level, _ := cfg.level() // validated
+func (l *logs) set(cfg configfile.Log) {
+	level, _ := cfg.MinLevel() // validated
 	l.level.Set(level)
 	l.text.Store(cfg.Format == "text")
 }

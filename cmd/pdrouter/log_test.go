@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pdrouter/internal/configfile"
 )
 
 // writes notes each write.
@@ -87,7 +89,7 @@ func TestGatheredLinesAreBounded(t *testing.T) {
 func TestLinesOfLogger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, to := new(writes), new(logs)
-		to.set(logConfig{Level: "info"})
+		to.set(configfile.Log{Level: "info"})
 		log := to.logger(w)
 		h := log.Handler().(eitherHandler)
 		for _, c := range []struct {
@@ -113,7 +115,7 @@ func TestLinesOfLogger(t *testing.T) {
 		if with := log.WithGroup("g").Handler().(eitherHandler); with.Line(slog.LevelInfo, []byte("{}\n")) {
 			t.Error("a logger with a group takes a line that has none")
 		}
-		to.set(logConfig{Level: "info", Format: "text"})
+		to.set(configfile.Log{Level: "info", Format: "text"})
 		if h.Line(slog.LevelInfo, []byte("{}\n")) {
 			t.Error("a log in text takes a line of JSON")
 		}

@@ -24,7 +24,7 @@ func (g *gateway) collect(out *telemetry.Scrape) {
 	collectShared(out, g.responses.Stats(), g.board.Refused())
 	collectKeySets(out, g.keySets())
 	collectCredentials(out, g.credentialStats())
-	collectConfig(out, g.reloads.stats(), g.present.Load().l.digest)
+	collectConfig(out, g.reloads.stats(), g.present.Load().l.Digest)
 }
 
 func collectLimits(out *telemetry.Scrape, s limits.Stats) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -33,6 +34,8 @@ import (
 	"pdrouter/router/reclaim"
 	"pdrouter/router/report"
 )
+
+var update = flag.Bool("update", false, "write testdata/metrics.txt anew")
 
 // TestMetricsExposition: every metric of the table has a value, and the names, types and labels of all metrics are those of
 // testdata/metrics.txt, which dashboards depend on. -update writes the file.

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/auth"
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/telemetry"
 	"pdrouter/metadata/cache"
 	"pdrouter/metadata/routes"
@@ -79,7 +80,7 @@ auth:
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := loadConfig(path)
+	l, err := configfile.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}

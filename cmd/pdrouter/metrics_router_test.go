@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/telemetry"
 	"pdrouter/metadata"
 	metahandshake "pdrouter/metadata/handshake"
@@ -125,7 +126,7 @@ models: [{name: m, connector: none, engines: [{name: e, url: "` + engine.URL + `
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := loadConfig(path)
+	l, err := configfile.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"pdrouter/internal/configfile"
 )
 
 // TestRedisConfigs: each way to reach Redis can be written down, and is named by check.
@@ -39,12 +41,12 @@ func TestRedisConfigs(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		l, err := loadConfig(path)
+		l, err := configfile.Load(path)
 		if err != nil {
 			t.Errorf("%s: %v", want, err)
 			continue
 		}
-		if got := l.whereRecords(); !strings.HasPrefix(got, want) {
+		if got := l.WhereRecords(); !strings.HasPrefix(got, want) {
 			t.Errorf("got %q; want %q", got, want)
 		}
 		for _, file := range []string{l.Metadata.Redis.PasswordFile, l.Metadata.Redis.UsernameFile, l.Metadata.Redis.Sentinel.PasswordFile} {

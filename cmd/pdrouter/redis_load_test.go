@@ -64,7 +64,7 @@ func startShared(t *testing.T, redis string) *sharedFleet {
 func (f *sharedFleet) known(t *testing.T) {
 	t.Helper()
 	for _, operations := range f.operations {
-		f.Fleet.Operations = operations
+		f.Operations = operations
 		if err := f.Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}

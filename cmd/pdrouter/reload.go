@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/router/config"
 )
 
@@ -13,15 +14,15 @@ import (
 // of. One goroutine, run, owns it. Whatever is to change asks it, so that changes come one after the other, and each is
 // applied as a whole or not at all.
 type applied struct {
-	load  func() (*loaded, error)                     // reads the file, and finds it sound
-	apply func(l *loaded, merged config.Config) error // takes it into use; on an error nothing has changed
+	load  func() (*configfile.Loaded, error)                     // reads the file, and finds it sound
+	apply func(l *configfile.Loaded, merged config.Config) error // takes it into use; on an error nothing has changed
 
-	without  func(l *loaded, err error) bool   // whether merging again may help, after apply has failed so; may be nil
-	reloaded func(changed []string, err error) // called with what became of each reload; may be nil
+	without  func(l *configfile.Loaded, err error) bool // whether merging again may help, after apply has failed so; may be nil
+	reloaded func(changed []string, err error)          // called with what became of each reload; may be nil
 
-	base      *loaded // the file that is in use
+	base      *configfile.Loaded // the file that is in use
 	sources   []source
-	listeners []func(*loaded)
+	listeners []func(*configfile.Loaded)
 
 	asks  chan func() // run by the owner
 	ended chan struct{}
@@ -40,7 +41,7 @@ type merge func(config.Config) (config.Config, error)
 // errEnded is the answer of an owner that has ended.
 var errEnded = errors.New("the gateway is stopping")
 
-func newApplied(base *loaded, load func() (*loaded, error), apply func(*loaded, config.Config) error) *applied {
+func newApplied(base *configfile.Loaded, load func() (*configfile.Loaded, error), apply func(*configfile.Loaded, config.Config) error) *applied {
 	return &applied{load: load, apply: apply, base: base, asks: make(chan func()), ended: make(chan struct{})}
 }
 
@@ -86,7 +87,7 @@ func (a *applied) reload(ctx context.Context) ([]string, error) {
 			err = a.take(l, a.sources)
 		}
 		if err == nil {
-			keys = append([]string{}, was.changes(l)...) // an empty list where nothing has changed
+			keys = append([]string{}, was.Changes(l)...) // an empty list where nothing has changed
 		}
 		if a.reloaded != nil {
 			a.reloaded(keys, err)
@@ -128,10 +129,10 @@ func (a *applied) engines(ctx context.Context, name string, m merge) error {
 
 // told has f called with every file that was taken into use after the first, by the owner: f must not block and must not
 // call reload or engines itself. It is to be called before run.
-func (a *applied) told(f func(*loaded)) { a.listeners = append(a.listeners, f) }
+func (a *applied) told(f func(*configfile.Loaded)) { a.listeners = append(a.listeners, f) }
 
 // take merges and applies. It is the owner's.
-func (a *applied) take(l *loaded, sources []source) error {
+func (a *applied) take(l *configfile.Loaded, sources []source) error {
 	for {
 		cfg := l.Config
 		for _, s := range sources {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/router/config"
 )
 
@@ -49,17 +50,17 @@ func (c *reloadCounts) ended(at time.Time, err error) {
 
 // loadWhole reads the file at path and every file that it names, as serve would at its start, and reports all mistakes; those
 // of files of engines only where old has not named them.
-func loadWhole(path string, old *loaded) (*loaded, error) {
-	l, err := loadConfig(path)
+func loadWhole(path string, old *configfile.Loaded) (*configfile.Loaded, error) {
+	l, err := configfile.Load(path)
 	if err != nil {
 		return nil, err
 	}
-	return l, l.checkFiles(old)
+	return l, l.CheckFiles(old)
 }
 
 // reread returns what reads the configuration again.
-func (g *gateway) reread(path string) func() (*loaded, error) {
-	return func() (*loaded, error) {
+func (g *gateway) reread(path string) func() (*configfile.Loaded, error) {
+	return func() (*configfile.Loaded, error) {
 		if path == "" {
 			return nil, errors.New("there is no configuration file: the gateway learned its engines from its command line; restart it to change them")
 		}
@@ -70,12 +71,12 @@ func (g *gateway) reread(path string) func() (*loaded, error) {
 
 // apply takes a configuration into use, merged being its engines with those that others know of. On an error nothing has
 // changed. It is the owner's.
-func (g *gateway) apply(l *loaded, merged config.Config) error {
+func (g *gateway) apply(l *configfile.Loaded, merged config.Config) error {
 	old := g.present.Load()
 	if l == old.l {
 		return g.router.Apply(merged, g.partsOf(old, merged))
 	}
-	if err := l.onlyLive(old.l.changes(l)); err != nil {
+	if err := l.OnlyLive(old.l.Changes(l)); err != nil {
 		return err
 	}
 	e, err := g.newEdition(l, old)

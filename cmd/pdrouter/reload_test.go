@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"pdrouter/internal/configfile"
 )
 
 // fakeTalker is an engine whose answers are streams of as many events as it is told to send.
@@ -59,7 +61,7 @@ type changeable struct {
 // serveFile runs a gateway on the file at path until the test ends.
 func serveFile(t *testing.T, path string) *changeable {
 	t.Helper()
-	l, err := loadConfig(path)
+	l, err := configfile.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,9 +252,9 @@ func TestReloadByItself(t *testing.T) {
 	c := serveFile(t, filepath.Join(dir, "gateway.yaml"))
 	swap(folder("..2", "second", "default: {decode: {policy: round_robin}}\n"))
 	until(t, "the swapped folder is read", func() bool { return strings.Contains(c.models(), `"second"`) })
-	before := c.present.Load().l.policy
+	before := c.present.Load().l.Routing
 	swap(folder("..3", "second", "default: {decode: {policy: least_load}}\n"))
-	until(t, "the policy is read", func() bool { return c.present.Load().l.policy != before })
+	until(t, "the policy is read", func() bool { return c.present.Load().l.Routing != before })
 	swap(folder("..4", "third", "default: {decode: {policy: best}}\n"))
 	until(t, "a policy with a mistake is refused", func() bool { return c.reloads.stats().Behind })
 	if said := c.models(); !strings.Contains(said, `"second"`) {

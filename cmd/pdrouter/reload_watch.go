@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/yamlfile"
 )
 
@@ -42,11 +43,11 @@ type print struct {
 type sums map[string][sha256.Size]byte
 
 // newWatch begins with the configuration that is in use.
-func newWatch(l *loaded) *watch {
-	w := &watch{path: l.path, named: watched(&l.fileConfig), seen: map[string]print{}}
+func newWatch(l *configfile.Loaded) *watch {
+	w := &watch{path: l.Path, named: watched(&l.File), seen: map[string]print{}}
 	w.used = w.look()
 	if w.path != "" {
-		w.used[w.path] = l.sum // it may have changed since it was read
+		w.used[w.path] = l.Sum // it may have changed since it was read
 	}
 	w.last = w.used
 	return w
@@ -76,9 +77,9 @@ func (w *watch) look() sums {
 	w.see(w.path, now)
 	if p := w.seen[w.path]; p.info != nil && p.sum != before && before != [sha256.Size]byte{} {
 		if b, err := os.ReadFile(w.path); err == nil {
-			var c fileConfig
+			var c configfile.File
 			yamlfile.Decode(w.path, b, &c) // mistakes are the reload's
-			c.resolve(filepath.Dir(w.path))
+			c.Resolve(filepath.Dir(w.path))
 			w.named = watched(&c)
 		}
 	}
@@ -109,13 +110,13 @@ func (w *watch) see(name string, now sums) {
 }
 
 // watched are the files that c names and that are read with it alone. The others are read again by whoever uses them.
-func watched(c *fileConfig) []string {
+func watched(c *configfile.File) []string {
 	var all []string
-	for _, p := range c.paths() {
-		own := p.key == "policy.file" || p.key == "prefix_cache_secret_file" || strings.HasPrefix(p.key, "listen.") || strings.HasPrefix(p.key, "models[") && !strings.HasSuffix(p.key, "_from.file") ||
-			strings.HasSuffix(p.key, ".development_secret_file")
-		if own && *p.at != "" {
-			all = append(all, *p.at)
+	for _, p := range c.Paths() {
+		own := p.Key == "policy.file" || p.Key == "prefix_cache_secret_file" || strings.HasPrefix(p.Key, "listen.") || strings.HasPrefix(p.Key, "models[") && !strings.HasSuffix(p.Key, "_from.file") ||
+			strings.HasSuffix(p.Key, ".development_secret_file")
+		if own && *p.At != "" {
+			all = append(all, *p.At)
 		}
 	}
 	return all

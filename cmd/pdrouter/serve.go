@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/limits"
 	"pdrouter/internal/listener"
 	"pdrouter/internal/redisdb"
@@ -34,14 +35,14 @@ func serveCommand() *cobra.Command {
 	path := configFlag(c)
 	learned := learnFlags(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		load := func() (*loaded, error) { return loadConfig(*path) }
+		load := func() (*configfile.Loaded, error) { return configfile.Load(*path) }
 		if learned.on() {
 			text, err := learned.learn(c.Context(), c.ErrOrStderr())
 			if err != nil || learned.print {
 				_, _ = c.OutOrStdout().Write(text)
 				return err
 			}
-			load = func() (*loaded, error) { return parseConfig("", text) }
+			load = func() (*configfile.Loaded, error) { return configfile.Parse("", text) }
 		}
 		l, err := load()
 		if err != nil {
@@ -74,7 +75,7 @@ func configArgument(c *cobra.Command, path *string, args []string) error {
 }
 
 // serve runs the gateway until ctx ends, then lets the requests in progress finish.
-func serve(ctx context.Context, l *loaded, out io.Writer) error {
+func serve(ctx context.Context, l *configfile.Loaded, out io.Writer) error {
 	to := new(logs)
 	to.set(l.Log)
 	defer to.flush()
@@ -84,12 +85,12 @@ func serve(ctx context.Context, l *loaded, out io.Writer) error {
 	}
 	g.logs = to
 	collectSeldom()
-	fmt.Fprintf(out, "pdrouter: clients on %s%s", l.Listen.ClientsTLS.scheme(), g.clients.Addr())
+	fmt.Fprintf(out, "pdrouter: clients on %s%s", l.Listen.ClientsTLS.Scheme(), g.clients.Addr())
 	if at := g.agents.Addr(); at != nil {
-		fmt.Fprintf(out, " · agents on %s%s", l.Listen.AgentsTLS.scheme(), at)
+		fmt.Fprintf(out, " · agents on %s%s", l.Listen.AgentsTLS.Scheme(), at)
 	}
 	if at := g.admins.Addr(); at != nil {
-		fmt.Fprintf(out, " · administrators on %s%s", l.Listen.AdminTLS.scheme(), at)
+		fmt.Fprintf(out, " · administrators on %s%s", l.Listen.AdminTLS.Scheme(), at)
 	}
 	fmt.Fprintf(out, " · operations on http://%s\n", g.operations.Addr())
 	return g.run(ctx)
@@ -133,7 +134,7 @@ type gateway struct {
 
 // newGateway builds every part from its section of the configuration and opens the listeners. On an error nothing is
 // left open.
-func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
+func newGateway(l *configfile.Loaded, log *slog.Logger) (_ *gateway, err error) {
 	g := &gateway{log: log, clients: listener.New("listen.clients"), agents: listener.New("listen.agents"), operations: listener.New("listen.operations"),
 		admins: listener.New("listen.admin")}
 	for _, d := range []*listener.Listener{g.clients, g.agents, g.operations, g.admins} {
@@ -145,7 +146,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 		}
 	}()
 	g.records = &credentials{files: &reload.Credentials{Log: log}}
-	records, err := l.Auth.records(g.records.files)
+	records, err := l.Auth.NewRecords(g.records.files)
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +195,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 	}
 	g.settle(first, nil)
 	g.files = newWatch(l)
-	g.applied = newApplied(l, g.reread(l.path), g.apply)
+	g.applied = newApplied(l, g.reread(l.Path), g.apply)
 	g.applied.reloaded = g.reloaded
 	g.engines(l)
 	g.reloads.began(time.Now())
@@ -203,7 +204,7 @@ func newGateway(l *loaded, log *slog.Logger) (_ *gateway, err error) {
 }
 
 // routes makes what the agents' and the operations' listener serve.
-func (g *gateway) routes(l *loaded, voucher metadata.Voucher) (err error) {
+func (g *gateway) routes(l *configfile.Loaded, voucher metadata.Voucher) (err error) {
 	g.agentRoutes, err = routes.New(l.Advanced.MetadataRoutes, routes.Parts{
 		Store: g.store, Copy: g.cache, Authorizer: routes.AuthorizerFunc(g.authorizeAgent), Voucher: voucher, Pairs: g.router.Pairs,
 		Paired: g.router.Paired, Refused: g.meters.refusedAgent, Log: g.log,

@@ -14,6 +14,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/demo"
 	"pdrouter/metadata"
 	"pdrouter/router"
@@ -60,7 +61,7 @@ auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]},
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := loadConfig(file)
+	l, err := configfile.Load(file)
 	if err != nil {
 		t.Fatal(err)
 	}

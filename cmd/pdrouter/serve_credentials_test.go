@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/reload"
 )
 
@@ -19,14 +20,14 @@ func TestReloadsAreCounted(t *testing.T) {
 	dir := t.TempDir()
 	keys := filepath.Join(dir, "keys")
 	leaked := strings.TrimSpace(call(t, "keys", "api", "--file", keys, "--name", "leaked"))
-	l, err := loadConfig(writeConfig(t, dir, "  clients: {api_keys_file: keys}\n"))
+	l, err := configfile.Load(writeConfig(t, dir, "  clients: {api_keys_file: keys}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		files := reload.Credentials{Log: slog.New(slog.NewTextHandler(&log, nil))}
-		clients, err := l.Auth.clients(&files)
+		clients, err := l.Auth.NewClients(&files)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/inspect"
 	"pdrouter/router/config"
 )
@@ -94,7 +95,7 @@ func (l *learned) learn(ctx context.Context, out io.Writer) ([]byte, error) {
 	if len(mistakes) > 0 {
 		return nil, errors.Join(mistakes...)
 	}
-	text, err := marshal(fileConfig{Listen: listenConfig{Clients: l.listen}, Config: config.Config{Models: []config.Model{m}}})
+	text, err := configfile.Marshal(configfile.File{Listen: configfile.Listen{Clients: l.listen}, Config: config.Config{Models: []config.Model{m}}})
 	return append([]byte("# Learned from the engines; see configs/ and docs/configuration.md for what else can be set.\n"), text...), err
 }
 
@@ -145,14 +146,14 @@ func askEngine(ctx context.Context, files *config.Secrets, e config.Engine) (ins
 }
 
 // probe asks every engine of the configuration, and returns what does not fit.
-func (l *loaded) probe(ctx context.Context) []inspect.Finding {
+func probe(ctx context.Context, l *configfile.Loaded) []inspect.Finding {
 	var all []inspect.Finding
 	files := new(config.Secrets)
 	for i, m := range l.Models {
 		var engines []inspect.Engine
-		for _, list := range sourcesOf(&m) {
-			for j, entry := range *list.engines {
-				e := inspect.Engine{Path: element(element("models", i)+"."+list.key, j), Role: inspect.Role(list.key), Entry: entry}
+		for _, list := range configfile.EngineLists(&m) {
+			for j, entry := range *list.Engines {
+				e := inspect.Engine{Path: configfile.Element(configfile.Element("models", i)+"."+list.Key, j), Role: inspect.Role(list.Key), Entry: entry}
 				e.Facts, e.Err = askEngine(ctx, files, entry)
 				engines = append(engines, e)
 			}

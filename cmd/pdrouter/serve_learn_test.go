@@ -12,13 +12,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/internal/configfile"
 )
 
 // TestServeWithoutAFile starts the gateway with nothing but the address of a running engine.
 func TestServeWithoutAFile(t *testing.T) {
 	e := startEngine(t, "--model", "tiny")
 	text := call(t, "serve", "--engine", e.url, "--print-config", "--listen", "127.0.0.1:0")
-	l, err := parseConfig("", []byte(text))
+	l, err := configfile.Parse("", []byte(text))
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, text)
 	}

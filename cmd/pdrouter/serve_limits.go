@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/limits"
 	"pdrouter/router/edge"
 )
@@ -11,12 +12,12 @@ import (
 // clientLimits are limits as the router wants them.
 type clientLimits struct {
 	limiter *limits.Limiter
-	tenants tenantsConfig
+	tenants configfile.Tenants
 }
 
 // Acquire implements edge.Limiter.
 func (c clientLimits) Acquire(who auth.Principal, expected int) (edge.Lease, edge.Allowance) {
-	now, mine := time.Now(), c.tenants.of(who)
+	now, mine := time.Now(), c.tenants.Of(who)
 	if mine == (limits.Limits{}) {
 		return nil, edge.Allowance{}
 	}

@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"pdrouter/auth"
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/limits"
 	"pdrouter/router/edge"
 )
 
 // TestLookupsTakeNoPlace has a tenant at its limit of concurrency: it may still ask for a response, as often as its limit of requests allows.
 func TestLookupsTakeNoPlace(t *testing.T) {
-	c := clientLimits{limits.New(nil, "", slog.New(slog.DiscardHandler)), tenantsConfig{Default: auth.Limits{Requests: 3, Concurrent: 1}}}
+	c := clientLimits{limits.New(nil, "", slog.New(slog.DiscardHandler)), configfile.Tenants{Default: auth.Limits{Requests: 3, Concurrent: 1}}}
 	if lease, a := c.Acquire(auth.Principal{}, 10); lease == nil || a.Concurrent != 1 {
 		t.Fatalf("got %v, %+v", lease, a)
 	}
@@ -34,7 +35,7 @@ func TestLookupsTakeNoPlace(t *testing.T) {
 
 // TestLookupsAreBounded has lookups that do not end: as many are admitted at once as other requests, and they hold up none of those.
 func TestLookupsAreBounded(t *testing.T) {
-	c := clientLimits{limits.New(nil, "", slog.New(slog.DiscardHandler)), tenantsConfig{Default: auth.Limits{Requests: 100, Concurrent: 2}}}
+	c := clientLimits{limits.New(nil, "", slog.New(slog.DiscardHandler)), configfile.Tenants{Default: auth.Limits{Requests: 100, Concurrent: 2}}}
 	who := auth.Principal{Tenant: "a"}
 	var leases []edge.Lease
 	for range 2 {

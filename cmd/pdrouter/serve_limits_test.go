@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"pdrouter/auth"
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/limits"
 	"pdrouter/internal/redistest"
 )
@@ -47,7 +48,7 @@ func startLimited(t *testing.T, redis, keys, tenants string) (both [2]limitedGat
 		t.Fatal(err)
 	}
 	for i := range both {
-		l, err := loadConfig(file)
+		l, err := configfile.Load(file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +182,7 @@ func TestTwoGatewaysShareLimits(t *testing.T) {
 
 // TestTenantsComeFirst shows whose word counts for each limit.
 func TestTenantsComeFirst(t *testing.T) {
-	c := tenantsConfig{
+	c := configfile.Tenants{
 		Default: auth.Limits{Requests: 1, Tokens: 2, Concurrent: 3},
 		Named:   map[string]auth.Limits{"a": {Requests: 10, Tokens: 20}},
 	}
@@ -193,12 +194,12 @@ func TestTenantsComeFirst(t *testing.T) {
 		{auth.Principal{Tenant: "a"}, limits.Limits{Requests: 10, Tokens: 20, Concurrent: 3}},
 		{auth.Principal{Tenant: "a", Limits: auth.Limits{Requests: 100}}, limits.Limits{Requests: 100, Tokens: 20, Concurrent: 3}},
 	} {
-		if got := c.of(row.who); got != row.want {
+		if got := c.Of(row.who); got != row.want {
 			t.Errorf("%+v: got %+v; want %+v", row.who, got, row.want)
 		}
 	}
 	c.Named["b"] = auth.Limits{Concurrent: -1}
-	if err := c.validate(); err == nil || !strings.Contains(err.Error(), "tenants.named.b.concurrent is -1") {
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "tenants.named.b.concurrent is -1") {
 		t.Errorf("got %v; want the key and the value", err)
 	}
 }
@@ -207,16 +208,16 @@ func TestTenantsComeFirst(t *testing.T) {
 func TestTokensNeedConcurrent(t *testing.T) {
 	tokens, both := auth.Limits{Tokens: 1000}, auth.Limits{Tokens: 1000, Concurrent: 4}
 	for name, row := range map[string]struct {
-		tenants tenantsConfig
+		tenants configfile.Tenants
 		want    []string
 	}{
-		"nothing":    {tenantsConfig{}, nil},
-		"default":    {tenantsConfig{Default: tokens}, []string{"tenants.default"}},
-		"named":      {tenantsConfig{Named: map[string]auth.Limits{"a": tokens, "b": both}}, []string{"tenants.named.a"}},
-		"both":       {tenantsConfig{Default: both, Named: map[string]auth.Limits{"a": tokens}}, nil},
-		"concurrent": {tenantsConfig{Default: auth.Limits{Concurrent: 1}, Named: map[string]auth.Limits{"a": tokens}}, nil},
+		"nothing":    {configfile.Tenants{}, nil},
+		"default":    {configfile.Tenants{Default: tokens}, []string{"tenants.default"}},
+		"named":      {configfile.Tenants{Named: map[string]auth.Limits{"a": tokens, "b": both}}, []string{"tenants.named.a"}},
+		"both":       {configfile.Tenants{Default: both, Named: map[string]auth.Limits{"a": tokens}}, nil},
+		"concurrent": {configfile.Tenants{Default: auth.Limits{Concurrent: 1}, Named: map[string]auth.Limits{"a": tokens}}, nil},
 	} {
-		got := row.tenants.warnings()
+		got := row.tenants.Warnings()
 		if len(got) != len(row.want) || len(got) > 0 && !strings.HasPrefix(got[0], row.want[0]+" has tokens_per_minute without concurrent") {
 			t.Errorf("%s: got %q; want one of %q each", name, got, row.want)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/kvplane/nixl"
 	kvreclaim "pdrouter/kvplane/reclaim"
 	"pdrouter/router/config"
@@ -37,7 +38,7 @@ type reclaimAgent interface {
 	Run(ctx context.Context) error
 }
 
-func newReclaims(l *loaded, log *slog.Logger) *reclaims {
+func newReclaims(l *configfile.Loaded, log *slog.Logger) *reclaims {
 	if l.Reclaim == "off" {
 		log.Info("reclaim is off: stock engines are not told what is not wanted any more")
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/metadata"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
@@ -29,7 +30,7 @@ func TestReclaimComesLater(t *testing.T) {
 	none := config.Config{Models: []config.Model{{Name: "a", Connector: connector.NameKVPlane}}}
 	stock := config.Config{Models: []config.Model{{Name: "a", Connector: connector.NamePush}}}
 	opens, agent := 0, ranAgent{make(chan struct{})}
-	c := newReclaims(&loaded{}, log)
+	c := newReclaims(&configfile.Loaded{}, log)
 	c.open = func(*slog.Logger) (reclaimAgent, error) { opens++; return agent, nil }
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -56,7 +57,7 @@ func TestReclaimCannotBeOpened(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	stock := config.Config{Models: []config.Model{{Name: "a", Connector: connector.NamePull}}}
 	for off, want := range map[string]int{"off": 0, "auto": 1} {
-		var l loaded
+		var l configfile.Loaded
 		l.Reclaim = off
 		opens := 0
 		c := newReclaims(&l, log)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/metadata"
 	"pdrouter/metadata/vllm"
 	"pdrouter/router"
@@ -12,7 +13,7 @@ import (
 )
 
 // stock gives the router what asks stock engines for their ranks' metadata.
-func (g *gateway) stock(_ *loaded, voucher metadata.Voucher, parts *router.Parts) error {
+func (g *gateway) stock(_ *configfile.Loaded, voucher metadata.Voucher, parts *router.Parts) error {
 	parts.Stock = stockEngines{store: g.store, voucher: voucher}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/go-zeromq/zmq4"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/redistest"
 	"pdrouter/metadata"
 )
@@ -171,7 +172,7 @@ func newStockGateway(t *testing.T, p, d *fakeStock, more string) *gateway {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := loadConfig(path)
+	l, err := configfile.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}

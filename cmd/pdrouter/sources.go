@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/discovery"
 	"pdrouter/internal/shared"
 	"pdrouter/router/config"
@@ -64,9 +65,9 @@ func newSources(base config.Config, w *wishes, inFlight func(string) int64, appl
 func configured(cfg config.Config) map[listOf]config.Source {
 	all := map[listOf]config.Source{}
 	for i := range cfg.Models {
-		for _, at := range sourcesOf(&cfg.Models[i]) {
-			if at.source.On() {
-				all[listOf{cfg.Models[i].Name, at.key}] = *at.source
+		for _, at := range configfile.EngineLists(&cfg.Models[i]) {
+			if at.Source.On() {
+				all[listOf{cfg.Models[i].Name, at.Key}] = *at.Source
 			}
 		}
 	}
@@ -74,7 +75,7 @@ func configured(cfg config.Config) map[listOf]config.Source {
 }
 
 // follow has the sources be those of another file. It does not wait.
-func (s *sources) follow(l *loaded) {
+func (s *sources) follow(l *configfile.Loaded) {
 	base := l.Config
 	s.base.Store(&base)
 	wake(s.news)
@@ -199,10 +200,10 @@ func (s *sources) keep(cfg config.Config) {
 		if was.Connector != now.Connector {
 			continue
 		}
-		for _, list := range sourcesOf(&was) {
-			if list.key == at.list {
+		for _, list := range configfile.EngineLists(&was) {
+			if list.Key == at.list {
 				s.mu.Lock()
-				s.found[at] = found{from: from, engines: slices.DeleteFunc(slices.Clone(*list.engines), func(e config.Engine) bool { return listed(cfg, e.Name) })}
+				s.found[at] = found{from: from, engines: slices.DeleteFunc(slices.Clone(*list.Engines), func(e config.Engine) bool { return listed(cfg, e.Name) })}
 				s.mu.Unlock()
 			}
 		}
@@ -212,8 +213,8 @@ func (s *sources) keep(cfg config.Config) {
 // listed reports whether the file lists an engine of that name.
 func listed(cfg config.Config, name string) bool {
 	for i := range cfg.Models {
-		for _, at := range sourcesOf(&cfg.Models[i]) {
-			if slices.ContainsFunc(*at.engines, func(e config.Engine) bool { return e.Name == name }) {
+		for _, at := range configfile.EngineLists(&cfg.Models[i]) {
+			if slices.ContainsFunc(*at.Engines, func(e config.Engine) bool { return e.Name == name }) {
 				return true
 			}
 		}
@@ -300,7 +301,7 @@ func (s *sources) stats() (dns map[listOf]discovery.DNSStats, files map[listOf]d
 }
 
 // engines makes what knows of engines besides the file, and the routes of administrators who add and remove some.
-func (g *gateway) engines(l *loaded) {
+func (g *gateway) engines(l *configfile.Loaded) {
 	g.board = shared.NewBoard(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "engines", g.signer, g.log)
 	const name = "sources and administrators"
 	apply := func(ctx context.Context, to merge) error { return g.applied.engines(ctx, name, to) }

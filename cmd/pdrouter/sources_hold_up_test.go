@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/router"
 	"pdrouter/router/config"
 )
@@ -52,11 +53,11 @@ func TestEnginesFileHoldsUpNothing(t *testing.T) {
 		if status, _, why := c.reload(); status != 200 {
 			t.Errorf("%s: a reload is refused: %v", key, why)
 		}
-		l, err := loadConfig(path)
+		l, err := configfile.Load(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.checkFiles(nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		if err := l.CheckFiles(nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
 			t.Errorf("%s: check says %v", key, err)
 		}
 		known := config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "st", URL: one.URL, BearerTokenFile: filepath.Join(dir, key)}}}}}

@@ -5,13 +5,14 @@ import (
 	"os"
 	"slices"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/router/config"
 )
 
 // without has engines be left out from now on whose credentials cannot be read, if that is all that was wrong, and reports
 // whether it is another set than before. What the configuration lists itself is not left out: with it nothing is applied. It is
 // called by the owner of the configuration.
-func (s *sources) without(l *loaded, err error) bool {
+func (s *sources) without(l *configfile.Loaded, err error) bool {
 	files := map[string]string{}
 	for _, err := range each(err) {
 		var key *config.KeyError
@@ -42,9 +43,9 @@ func each(err error) []error {
 // listedKey reports whether an engine that the file lists names that file.
 func listedKey(cfg config.Config, file string) bool {
 	for i := range cfg.Models {
-		for _, at := range sourcesOf(&cfg.Models[i]) {
-			for i := range *at.engines {
-				if slices.ContainsFunc((*at.engines)[i].Files(), func(f config.EngineFile) bool { return *f.Path == file }) {
+		for _, at := range configfile.EngineLists(&cfg.Models[i]) {
+			for i := range *at.Engines {
+				if slices.ContainsFunc((*at.Engines)[i].Files(), func(f config.EngineFile) bool { return *f.Path == file }) {
 					return true
 				}
 			}
@@ -63,7 +64,7 @@ func (s *sources) keysCame() bool {
 	s.mu.Unlock()
 	came := false
 	for _, file := range files {
-		if regular(file) != nil {
+		if configfile.Regular(file) != nil {
 			continue
 		}
 		if f, err := os.Open(file); err == nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/router/config"
 )
 
@@ -43,7 +44,7 @@ func TestEnginesFilesNameNoOtherKeys(t *testing.T) {
 			m    config.Model
 			want bool
 		}{{"by name", bare, row.bare}, {"by folder", open, row.opened}} {
-			got, err := readEngines(way.m, "engines", way.m.EnginesFrom.File, []byte(fmt.Sprintf("engines: [{name: x, url: \"http://x:1\", bearer_token_file: %q}]\n", row.key)))
+			got, err := configfile.ReadEngines(way.m, "engines", way.m.EnginesFrom.File, []byte(fmt.Sprintf("engines: [{name: x, url: \"http://x:1\", bearer_token_file: %q}]\n", row.key)))
 			if (err == nil) != way.want || err != nil && !strings.Contains(err.Error(), `engines[0] "x": bearer_token_file is`) {
 				t.Errorf("%s, %s: %+v, %v; want it taken %v", way.name, row.key, got, err, way.want)
 			}

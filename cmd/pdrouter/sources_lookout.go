@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/discovery"
 	"pdrouter/router/config"
 )
@@ -73,23 +74,14 @@ func (s *sources) watch(ctx context.Context, running map[listOf]*lookout) {
 // namedKeys returns the files and folders of keys that entries of the model's files may name.
 func namedKeys(m config.Model) []string {
 	var all []string
-	for _, at := range sourcesOf(&m) {
-		all = append(all, at.source.KeyDir)
-		for _, f := range namedFiles(at) {
+	for _, at := range configfile.EngineLists(&m) {
+		all = append(all, at.Source.KeyDir)
+		for _, f := range configfile.NamedFiles(at) {
 			all = append(all, f.Key+" "+*f.Path)
 		}
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
-}
-
-// namedFiles returns the files that the configuration names for engines of a list.
-func namedFiles(at sourceOf) []config.EngineFile {
-	all := at.source.EngineFiles()
-	for i := range *at.engines {
-		all = append(all, (*at.engines)[i].Files()...)
-	}
-	return slices.DeleteFunc(all, func(f config.EngineFile) bool { return *f.Path == "" })
 }
 
 // heirloom is what a name begins with that takes over from another source.
@@ -112,7 +104,7 @@ func addressOf(e config.Engine) (netip.AddrPort, bool) {
 func (s *sources) start(ctx context.Context, at listOf, from config.Source, m config.Model, before heirloom) func(context.Context) error {
 	if from.File != "" {
 		f := discovery.NewFile(from.File, from.Every, func(path string, b []byte) error {
-			engines, err := readEngines(m, at.list, path, b)
+			engines, err := configfile.ReadEngines(m, at.list, path, b)
 			if err == nil {
 				s.take(ctx, at, found{from: fromFile, engines: engines})
 			}
@@ -154,9 +146,9 @@ func (s *sources) start(ctx context.Context, at listOf, from config.Source, m co
 
 // role is what the names of a list's engines begin with, where DNS has them.
 func (l listOf) role() string {
-	for _, at := range sourcesOf(new(config.Model)) {
-		if at.key == l.list {
-			return at.prefix
+	for _, at := range configfile.EngineLists(new(config.Model)) {
+		if at.Key == l.list {
+			return at.Prefix
 		}
 	}
 	return ""

@@ -2,12 +2,12 @@ package main
 
 import (
 	"fmt"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/field"
 	"pdrouter/router/config"
 )
@@ -145,8 +145,8 @@ func (r roster) merge(cfg config.Config) (config.Config, []placed, []conflict) {
 	var out []conflict
 	taken := map[string]bool{}
 	for _, m := range cfg.Models {
-		for _, at := range sourcesOf(&m) {
-			for _, e := range *at.engines {
+		for _, at := range configfile.EngineLists(&m) {
+			for _, e := range *at.Engines {
 				for _, name := range e.Names() {
 					taken[name] = true
 				}
@@ -157,21 +157,21 @@ func (r roster) merge(cfg config.Config) (config.Config, []placed, []conflict) {
 	cfg.Models, cfg.Growing = slices.Clone(cfg.Models), true // the last one of a list may be removed
 	for i := range cfg.Models {
 		m := &cfg.Models[i]
-		for _, at := range sourcesOf(m) {
-			here := listOf{m.Name, at.key}
+		for _, at := range configfile.EngineLists(m) {
+			here := listOf{m.Name, at.Key}
 			var list []placed
-			for _, e := range *at.engines {
+			for _, e := range *at.Engines {
 				list = append(list, placed{listOf: here, Engine: e, from: fromStatic})
 			}
-			if f, ok := r.found[here]; ok && at.source.On() {
+			if f, ok := r.found[here]; ok && at.Source.On() {
 				for _, e := range f.engines {
-					list = r.add(list, placed{listOf: here, Engine: e, from: f.from, leaving: f.leaving[e.Name]}, r.fits(file[i], at.key, e), taken, &out)
+					list = r.add(list, placed{listOf: here, Engine: e, from: f.from, leaving: f.leaving[e.Name]}, r.fits(file[i], at.Key, e), taken, &out)
 				}
 			}
 			for _, rec := range r.added(here) {
-				list = r.add(list, placed{listOf: here, Engine: *rec.Entry, from: fromAdmin}, r.fits(file[i], at.key, *rec.Entry), taken, &out)
+				list = r.add(list, placed{listOf: here, Engine: *rec.Entry, from: fromAdmin}, r.fits(file[i], at.Key, *rec.Entry), taken, &out)
 			}
-			*at.engines = nil
+			*at.Engines = nil
 			for _, p := range list {
 				p.record = r.records[p.Name]
 				if added := p.record.Entry; p.from != fromAdmin && added != nil && !same(*added, p.Engine) {
@@ -188,7 +188,7 @@ func (r roster) merge(cfg config.Config) (config.Config, []placed, []conflict) {
 					continue
 				}
 				p.Drain = p.leaving || p.record.Removed || p.record.Drain == drainOn || p.Drain && p.record.Drain != drainOff
-				*at.engines = append(*at.engines, p.Engine)
+				*at.Engines = append(*at.Engines, p.Engine)
 				all = append(all, p)
 			}
 		}
@@ -234,9 +234,9 @@ func (r roster) added(to listOf) []record {
 // fits reports what is wrong with an engine's entry in a list of the model; each mistake begins with the key.
 func fits(m config.Model, list string, e config.Engine) error {
 	alone := config.Model{Name: m.Name, Connector: m.Connector, ForwardAuthorization: m.ForwardAuthorization}
-	for _, at := range sourcesOf(&alone) {
-		if at.key == list {
-			*at.engines = []config.Engine{e}
+	for _, at := range configfile.EngineLists(&alone) {
+		if at.Key == list {
+			*at.Engines = []config.Engine{e}
 		}
 	}
 	return field.Rename(config.Config{Models: []config.Model{alone}, Growing: true}.Validate(), func(path string) string {
@@ -248,7 +248,7 @@ func fits(m config.Model, list string, e config.Engine) error {
 // choice: what stands in the file is sent to the engine.
 func fitsAdded(m config.Model, list string, e config.Engine) error {
 	for _, f := range e.Files() {
-		if err := mayName(m, f); err != nil {
+		if err := configfile.MayName(m, f); err != nil {
 			return err
 		}
 	}
@@ -263,40 +263,6 @@ func (r roster) fits(m config.Model, list string, e config.Engine) error {
 		}
 	}
 	return fitsAdded(m, list, e)
-}
-
-// mayName reports why an engine of the model may not name that file, if the configuration does not list the engine. What the
-// configuration names under another key is another file: a private key must not be sent as a credential.
-func mayName(m config.Model, file config.EngineFile) error {
-	path := *file.Path
-	if path == "" {
-		return nil
-	}
-	want := "one that the configuration names for the model"
-	for _, at := range sourcesOf(&m) {
-		named := func(f config.EngineFile) bool { return f.Key == file.Key && absolute(*f.Path) == absolute(path) }
-		if slices.ContainsFunc(namedFiles(at), named) {
-			return nil
-		}
-		if dir := at.source.KeyDir; dir != "" {
-			if within, err := filepath.Rel(absolute(dir), absolute(path)); err == nil && filepath.IsLocal(within) && within != "." && filepath.Clean(path) == path { // a .. behind a link leads elsewhere
-				return nil
-			}
-			want += ", or one in its key_dir"
-		}
-	}
-	return field.Errorf(file.Key, "is %.200q; want %s", path, want)
-}
-
-// absolute has paths be comparable where the configuration was named by a relative one; "" stays so.
-func absolute(path string) string {
-	if path == "" || filepath.IsAbs(path) {
-		return path
-	}
-	if abs, err := filepath.Abs(path); err == nil {
-		return abs
-	}
-	return path
 }
 
 // same reports whether two entries are of the same engine; whether it drains is no part of that.

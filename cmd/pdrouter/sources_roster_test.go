@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -29,15 +30,15 @@ func twoModels() config.Config {
 // names lists the engines of a configuration, list by list, those that drain with a !.
 func names(cfg config.Config) (all []string) {
 	for i := range cfg.Models {
-		for _, at := range sourcesOf(&cfg.Models[i]) {
-			list := cfg.Models[i].Name + "." + at.key
-			for _, e := range *at.engines {
+		for _, at := range configfile.EngineLists(&cfg.Models[i]) {
+			list := cfg.Models[i].Name + "." + at.Key
+			for _, e := range *at.Engines {
 				list += " " + e.Name
 				if e.Drain {
 					list += "!"
 				}
 			}
-			if len(*at.engines) > 0 {
+			if len(*at.Engines) > 0 {
 				all = append(all, list)
 			}
 		}

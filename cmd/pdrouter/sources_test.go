@@ -117,7 +117,7 @@ func TestTighterAllowIsNoFreshStart(t *testing.T) {
 	a := administer(t, model, "")
 	a.until("it serves", func() bool { status, _ := a.complete("x"); return status == 200 })
 	server.Fail(dnstest.ServFail)
-	path := a.g.present.Load().l.path
+	path := a.g.present.Load().l.Path
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/reload"
 )
 
@@ -24,7 +25,7 @@ func verifyCommand() *cobra.Command {
 	var cfg auth.VerifierConfig
 	keyFiles := f.String("keys", "", "files or folders of the trusted keys, with commas between")
 	set := f.String("jwks", "", "file or URL of the issuer's key set, in place of --keys")
-	kind := f.String("kind", kindOwn, "what the issuer's tokens look like: pdrouter, kubernetes or spiffe")
+	kind := f.String("kind", configfile.KindOwn, "what the issuer's tokens look like: pdrouter, kubernetes or spiffe")
 	file := f.String("token", "", "file with the token; default the standard input")
 	scope := f.String("scope", "", "scopes that the token must have, with spaces between")
 	f.StringVar(&cfg.Issuer, "issuer", defaultIssuer, "issuer")
@@ -34,7 +35,7 @@ func verifyCommand() *cobra.Command {
 	c.MarkFlagsMutuallyExclusive("keys", "jwks")
 	required(c, "audience")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		i := issuerAuth{Issuer: cfg.Issuer, Kind: *kind, MaxLifetime: cfg.MaxLifetime, Keys: splitList(*keyFiles)}
+		i := configfile.IssuerAuth{Issuer: cfg.Issuer, Kind: *kind, MaxLifetime: cfg.MaxLifetime, Keys: splitList(*keyFiles)}
 		if *set != "" {
 			i.JWKS = keys.JWKSConfig{URL: *set}
 		}
@@ -47,7 +48,7 @@ func verifyCommand() *cobra.Command {
 	return c
 }
 
-func verifyToken(ctx context.Context, cfg auth.VerifierConfig, i issuerAuth, scopes []string, token string, out io.Writer) (err error) {
+func verifyToken(ctx context.Context, cfg auth.VerifierConfig, i configfile.IssuerAuth, scopes []string, token string, out io.Writer) (err error) {
 	switch cfg.Audience {
 	case auth.ClientAudience, auth.MetadataAudience, auth.AdminAudience:
 	default:
@@ -56,16 +57,16 @@ func verifyToken(ctx context.Context, cfg auth.VerifierConfig, i issuerAuth, sco
 	if err := notMeant(token, cfg.Issuer, cfg.Audience); err != nil {
 		return err
 	}
-	if i.Kind == kindKubernetes || i.Kind == kindSPIFFE {
+	if i.Kind == configfile.KindKubernetes || i.Kind == configfile.KindSPIFFE {
 		if i.Subjects, err = anySubject(cfg.Audience, token); err != nil {
 			return err
 		}
 	}
-	if err := i.validate(cfg.Audience); err != nil {
+	if err := i.Validate(cfg.Audience); err != nil {
 		return fmt.Errorf("token verify: %w", err)
 	}
 	var files reload.Credentials
-	profiles, err := (tokenAuth{Issuers: []issuerAuth{i}}).profiles(cfg.Audience, &files)
+	profiles, err := (configfile.TokenAuth{Issuers: []configfile.IssuerAuth{i}}).Profiles(cfg.Audience, &files)
 	if err != nil {
 		return err
 	}

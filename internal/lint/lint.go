@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/dispatch", "router/edge", "router/fleet", "router/monitor", "router/reason", "router/reclaim", "router/report", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/nixl", "kvplane/transport", "kvplane/transport/byname", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/demo", "internal/limits", "internal/listener", "internal/reload", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "internal/telemetry", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/dispatch", "router/edge", "router/fleet", "router/monitor", "router/reason", "router/reclaim", "router/report", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/nixl", "kvplane/transport", "kvplane/transport/byname", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/configfile", "internal/demo", "internal/limits", "internal/listener", "internal/reload", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "internal/telemetry", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -98,10 +98,15 @@ func Packages() map[string]Package {
 		"internal/dnstest": {}, // a DNS server for tests
 		// What engines say of themselves, before there is traffic.
 		// pdrouter demo, whose processes are this binary's. router: what its reports are called.
-		"internal/demo":      {Ours: []string{"auth", "auth/keys", "internal/proc", "router", "router/report"}, Outside: []string{"github.com/spf13/cobra"}},
-		"internal/listener":  {Ours: []string{"internal/field"}, Outside: []string{"golang.org/x/sys"}}, // listeners whose address may change while they serve
-		"internal/reload":    {Ours: []string{"auth/keys"}},                                             // credentials that are read again
-		"internal/proc":      {},                                                                        // a leaf: processes of this binary
+		"internal/demo":     {Ours: []string{"auth", "auth/keys", "internal/proc", "router", "router/report"}, Outside: []string{"github.com/spf13/cobra"}},
+		"internal/listener": {Ours: []string{"internal/field"}, Outside: []string{"golang.org/x/sys"}}, // listeners whose address may change while they serve
+		// The file of pdrouter serve.
+		"internal/configfile": {
+			Ours:    []string{"auth", "auth/keys", "auth/records", "internal/field", "internal/limits", "internal/redisdb", "internal/reload", "internal/yamlfile", "metadata", "metadata/cache", "metadata/routes", "policies", "router/config", "router/connector"},
+			Outside: []string{"go.yaml.in/yaml/v3"},
+		},
+		"internal/reload":    {Ours: []string{"auth/keys"}}, // credentials that are read again
+		"internal/proc":      {},                            // a leaf: processes of this binary
 		"internal/inspect":   {Ours: []string{"metadata", "metadata/vllm", "router/config", "router/connector"}},
 		"internal/discovery": {Ours: []string{"internal/yamlfile"}},
 		"kvplane/reclaim":    {Ours: []string{"kvplane/nixl", "metadata"}}, // an agent of the gateway's own

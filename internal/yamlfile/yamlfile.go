@@ -1,6 +1,6 @@
 // Package yamlfile reads configuration files strictly and says on which line a mistake stands. It owns decoding
 // and the wording of what does not decode; what the values must be is for whoever owns the Config they fill.
-// Both the gateway's configuration (cmd/pdrouter) and policy files (policies) are read through it.
+// Both the gateway's configuration (internal/configfile) and policy files (policies) are read through it.
 package yamlfile
 
 import (

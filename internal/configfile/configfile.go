@@ -1,4 +1,7 @@
-package main
+// Package configfile is the file of pdrouter serve: its types and their comments, from which docs/configuration.md and schema.json are made,
+// defaults, checks, what differs between two of them, and what of it may change while the gateway runs. It opens only the files that it
+// checks. The gateway that a file describes is built by cmd/pdrouter.
+package configfile
 
 import (
 	"crypto/sha256"
@@ -18,16 +21,16 @@ import (
 	"pdrouter/router/config"
 )
 
-// fileConfig is the file of pdrouter serve. It is read once and never changed. Relative paths in it are relative to the
+// File is the file of pdrouter serve. It is read once and never changed. Relative paths in it are relative to the
 // folder that it stands in.
-type fileConfig struct {
-	Listen        listenConfig     `yaml:"listen"`
+type File struct {
+	Listen        Listen           `yaml:"listen"`
 	config.Config `yaml:",inline"` // models, timeouts, limits, strict
-	Policy        policyConfig     `yaml:"policy"`
-	Metadata      metadataConfig   `yaml:"metadata"`
-	Auth          authConfig       `yaml:"auth"`
-	Tenants       tenantsConfig    `yaml:"tenants"`
-	Log           logConfig        `yaml:"log"`
+	Policy        Policy           `yaml:"policy"`
+	Metadata      Metadata         `yaml:"metadata"`
+	Auth          Auth             `yaml:"auth"`
+	Tenants       Tenants          `yaml:"tenants"`
+	Log           Log              `yaml:"log"`
 	// Reclaim says whether the gateway tells stock engines over NIXL what is not wanted any more: auto (default), if NIXL is
 	// found and a model's connector is vllm-nixl-push or vllm-nixl-pull, or off.
 	Reclaim string `yaml:"reclaim"`
@@ -35,85 +38,85 @@ type fileConfig struct {
 	// check warns where they cannot have it. Default 1.
 	Replicas int `yaml:"replicas"`
 	// Advanced has settings whose defaults fit.
-	Advanced advancedConfig `yaml:"advanced"`
+	Advanced Advanced `yaml:"advanced"`
 }
 
-// listenConfig says where the three listeners are, each as host:port.
-type listenConfig struct {
+// Listen says where the three listeners are, each as host:port.
+type Listen struct {
 	Clients    string `yaml:"clients"`    // the OpenAI routes; default 127.0.0.1:8080
 	Agents     string `yaml:"agents"`     // metadata of the engines' ranks; default "": none
 	Operations string `yaml:"operations"` // health, metrics, explain; default 127.0.0.1:9090
 	// ClientsTLS has clients connect by TLS 1.2 or newer; default: without TLS, which is for a loopback address or a proxy in front that has it.
-	ClientsTLS tlsConfig `yaml:"clients_tls"`
+	ClientsTLS TLS `yaml:"clients_tls"`
 	// AgentsTLS is required where agents is not a loopback address: tokens and KV coordinates travel there.
-	AgentsTLS tlsConfig `yaml:"agents_tls"`
+	AgentsTLS TLS `yaml:"agents_tls"`
 	// Admin is where engines are added, drained and removed while the gateway runs; default "": none. It needs auth.admins:
 	// looking wants the scope read, the rest the scope engines.
 	Admin string `yaml:"admin"`
 	// AdminTLS is required where admin is not a loopback address.
-	AdminTLS tlsConfig `yaml:"admin_tls"`
+	AdminTLS TLS `yaml:"admin_tls"`
 }
 
-// tlsConfig names a server certificate, both as PEM files.
-type tlsConfig struct {
+// TLS names a server certificate, both as PEM files.
+type TLS struct {
 	CertFile string `yaml:"cert_file"` // the certificate and what it was signed with, PEM
 	KeyFile  string `yaml:"key_file"`  // its private key, PEM
 }
 
 // on reports whether a certificate is named.
-func (t tlsConfig) on() bool { return t.CertFile != "" || t.KeyFile != "" }
+func (t TLS) on() bool { return t.CertFile != "" || t.KeyFile != "" }
 
-// policyConfig is a policy in place, or the file that has it.
-type policyConfig struct {
+// Policy is a policy in place, or the file that has it.
+type Policy struct {
 	File            string `yaml:"file"` // a file that has the rest of this section; default: it stands here
 	policies.Config `yaml:",inline"`
 }
 
-// logConfig says what is logged, to standard error.
-type logConfig struct {
+// Log says what is logged, to standard error.
+type Log struct {
 	Level  string `yaml:"level"`  // debug, info (default), warn or error
 	Format string `yaml:"format"` // json (default) or text
 }
 
-// loaded is a configuration that was found sound.
-type loaded struct {
-	fileConfig
-	path   string            // "": it stands in no file
-	sum    [sha256.Size]byte // of the file
-	digest string            // the same, for people
-	policy *policies.Policy
+// Loaded is a configuration that was found sound.
+type Loaded struct {
+	File
+	Path    string            // "": it stands in no file
+	Sum     [sha256.Size]byte // of the file
+	Digest  string            // the same, for people
+	Routing *policies.Policy
 }
 
-// loadConfig reads, completes and validates the file at path. It reports every mistake at once, joined, each with
+// Load reads, completes and validates the file at path. It reports every mistake at once, joined, each with
 // file and line. The files that it names are not opened, but for a policy.
-func loadConfig(path string) (*loaded, error) {
+func Load(path string) (*Loaded, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
-	return parseConfig(path, b)
+	return Parse(path, b)
 }
 
-// parseConfig completes and validates a configuration. path is "" of one that stands in no file.
-func parseConfig(path string, b []byte) (*loaded, error) {
-	var c fileConfig
+// Parse completes and validates a configuration. path is "" of one that stands in no file.
+func Parse(path string, b []byte) (*Loaded, error) {
+	var c File
 	f := yamlfile.Decode(path, b, &c)
 	for _, section := range []string{"timeouts", "limits", "health"} {
 		f.CheckZeros(section)
 	}
 	c = c.withDefaults()
 	f.Check(c.Validate())
-	c.resolve(filepath.Dir(path))
-	l := &loaded{fileConfig: c, path: path, sum: sha256.Sum256(b)}
-	l.digest = hex.EncodeToString(l.sum[:6])
+	c.Resolve(filepath.Dir(path))
+	l := &Loaded{File: c, Path: path, Sum: sha256.Sum256(b)}
+	l.Digest = hex.EncodeToString(l.Sum[:6])
 	var policyErr error
 	if c.Policy.File != "" {
-		if l.policy, policyErr = policies.Load(c.Policy.File); policyErr != nil && errors.Is(policyErr, os.ErrNotExist) {
+		if l.Routing, policyErr = policies.Load(c.Policy.File); policyErr != nil && errors.Is(policyErr, os.ErrNotExist) {
 			f.Check(field.Errorf("policy.file", "is %q; want a file that exists", c.Policy.File))
 			policyErr = nil
 		}
 	} else if c.Policy.Validate() == nil { // its mistakes are among those of c
-		l.policy, policyErr = policies.New(c.Policy.Config)
+		l.Routing, policyErr = policies.New(c.Policy.Config)
 	}
 	if err := errors.Join(f.Err(), policyErr); err != nil {
 		return nil, err
@@ -121,7 +124,7 @@ func parseConfig(path string, b []byte) (*loaded, error) {
 	return l, nil
 }
 
-func (c fileConfig) withDefaults() fileConfig {
+func (c File) withDefaults() File {
 	if c.Listen.Clients == "" {
 		c.Listen.Clients = "127.0.0.1:8080"
 	}
@@ -140,7 +143,7 @@ func (c fileConfig) withDefaults() fileConfig {
 }
 
 // Validate reports every mistake, joined; each message begins with the dotted key it is about.
-func (c fileConfig) Validate() error {
+func (c File) Validate() error {
 	errs := []error{
 		c.Config.Validate(),
 		c.validateReclaim(),
@@ -150,7 +153,7 @@ func (c fileConfig) Validate() error {
 		c.Policy.validate(),
 		c.Metadata.validate(),
 		c.Auth.validate(),
-		c.Tenants.validate(),
+		c.Tenants.Validate(),
 		c.Auth.validateDevelopment(c.Listen),
 		c.Log.validate(),
 		c.validateReplicas(),
@@ -160,7 +163,7 @@ func (c fileConfig) Validate() error {
 }
 
 // validateAgents checks what the agents' listener needs of other sections.
-func (c fileConfig) validateAgents() error {
+func (c File) validateAgents() error {
 	var errs []error
 	if c.Listen.Agents == "" {
 		for i, m := range c.Models {
@@ -173,13 +176,13 @@ func (c fileConfig) validateAgents() error {
 	if len(c.Auth.Records.Trusted) > 0 && c.Auth.Records.KeyFile == "" {
 		errs = append(errs, field.Errorf("auth.records.key_file", "is missing; want this gateway's private key, because it takes in records (listen.agents) and auth.records.trusted wants them signed"))
 	}
-	if !c.Auth.Agents.on() {
+	if !c.Auth.Agents.On() {
 		errs = append(errs, field.Errorf("auth.agents.keys", "is missing; want the public keys of the agents' tokens, because listen.agents is set"))
 	}
 	return errors.Join(errs...)
 }
 
-func (l listenConfig) validate() error {
+func (l Listen) validate() error {
 	var errs []error
 	type listener struct{ key, address string }
 	type place struct{ key, host, port string }
@@ -206,18 +209,18 @@ func (l listenConfig) validate() error {
 			errs = append(errs, field.Errorf("listen.agents", "is %q, which others can reach, without TLS; want listen.agents_tls with cert_file and key_file, or a loopback address", at.address))
 		}
 	}
-	for _, s := range l.secured() {
+	for _, s := range l.Secured() {
 		if !s.files.on() {
 			continue
 		}
 		if s.files.CertFile == "" {
-			errs = append(errs, field.Errorf("listen."+s.key+"_tls.cert_file", "is missing; want a PEM file"))
+			errs = append(errs, field.Errorf("listen."+s.Key+"_tls.cert_file", "is missing; want a PEM file"))
 		}
 		if s.files.KeyFile == "" {
-			errs = append(errs, field.Errorf("listen."+s.key+"_tls.key_file", "is missing; want a PEM file"))
+			errs = append(errs, field.Errorf("listen."+s.Key+"_tls.key_file", "is missing; want a PEM file"))
 		}
 		if s.address == "" {
-			errs = append(errs, field.Errorf("listen."+s.key+"_tls", "is set without listen.%s; want both or neither", s.key))
+			errs = append(errs, field.Errorf("listen."+s.Key+"_tls", "is set without listen.%s; want both or neither", s.Key))
 		}
 	}
 	return errors.Join(errs...)
@@ -225,13 +228,13 @@ func (l listenConfig) validate() error {
 
 // secured is a listener that may have TLS.
 type secured struct {
-	key, address string
-	files        *tlsConfig
+	Key, address string
+	files        *TLS
 	least        uint16 // the oldest version of TLS
 }
 
-// secured returns the listeners that may have TLS. Agents and administrators come with clients of ours; others may be older.
-func (l *listenConfig) secured() []secured {
+// Secured returns the listeners that may have TLS. Agents and administrators come with clients of ours; others may be older.
+func (l *Listen) Secured() []secured {
 	return []secured{
 		{"clients", l.Clients, &l.ClientsTLS, tls.VersionTLS12},
 		{"agents", l.Agents, &l.AgentsTLS, tls.VersionTLS13},
@@ -239,8 +242,8 @@ func (l *listenConfig) secured() []secured {
 	}
 }
 
-// load returns the TLS configuration of the listener, nil without TLS.
-func (s secured) load() (*tls.Config, error) {
+// Load returns the TLS configuration of the listener, nil without TLS.
+func (s secured) Load() (*tls.Config, error) {
 	if !s.files.on() {
 		return nil, nil
 	}
@@ -252,15 +255,15 @@ func (s secured) load() (*tls.Config, error) {
 }
 
 // note says for people that a listener has TLS.
-func (t tlsConfig) note() string {
+func (t TLS) note() string {
 	if t.on() {
 		return " (TLS)"
 	}
 	return ""
 }
 
-// scheme is how the listener's URLs begin.
-func (t tlsConfig) scheme() string {
+// Scheme is how the listener's URLs begin.
+func (t TLS) Scheme() string {
 	if t.on() {
 		return "https://"
 	}
@@ -279,22 +282,22 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// open reports whether other machines reach a listener on address.
-func open(address string) bool {
+// Reachable reports whether other machines reach a listener on address.
+func Reachable(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && !loopback(host)
 }
 
-func (p policyConfig) validate() error {
+func (p Policy) validate() error {
 	if p.File != "" && (len(p.Rules) > 0 || p.Default != policies.Choosing{}) {
 		return field.Errorf("policy.file", "is set beside rules; want one of them")
 	}
 	return field.Under("policy", p.Validate())
 }
 
-func (l logConfig) validate() error {
+func (l Log) validate() error {
 	var errs []error
-	if _, err := l.level(); err != nil {
+	if _, err := l.MinLevel(); err != nil {
 		errs = append(errs, field.Errorf("log.level", "is %q; want debug, info, warn or error", l.Level))
 	}
 	if l.Format != "json" && l.Format != "text" {
@@ -303,7 +306,8 @@ func (l logConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-func (l logConfig) level() (slog.Level, error) {
+// MinLevel is the least level that is logged.
+func (l Log) MinLevel() (slog.Level, error) {
 	switch l.Level {
 	case "debug":
 		return slog.LevelDebug, nil

@@ -1,4 +1,4 @@
-package main
+package configfile
 
 import (
 	"errors"
@@ -12,49 +12,49 @@ import (
 	"pdrouter/internal/reload"
 )
 
-// authConfig says who may call. Every secret is in a file of its own, which is named here.
-type authConfig struct {
-	Clients clientsAuth `yaml:"clients"`
-	Agents  tokenAuth   `yaml:"agents"`
+// Auth says who may call. Every secret is in a file of its own, which is named here.
+type Auth struct {
+	Clients ClientsAuth `yaml:"clients"`
+	Agents  TokenAuth   `yaml:"agents"`
 	// Admins are those who may use /requests, /metrics and the details of /ready, on listen.operations. Tokens have the
 	// audience pdrouter-admin; looking needs the scope read. Default: whoever reaches that listener.
-	Admins  tokenAuth   `yaml:"admins"`
-	Records recordsAuth `yaml:"records"`
+	Admins  TokenAuth   `yaml:"admins"`
+	Records RecordsAuth `yaml:"records"`
 	// ControlTokenFile has the token that this gateway shows to engines' control routes (audience
 	// pdrouter-metadata, scope plane). Read again when it changes. Default: none is sent.
 	ControlTokenFile string `yaml:"control_token_file"`
 }
 
-// clientsAuth is about clients of the OpenAI routes. With neither API keys nor keys for tokens, everybody may call.
-type clientsAuth struct {
+// ClientsAuth is about clients of the OpenAI routes. With neither API keys nor keys for tokens, everybody may call.
+type ClientsAuth struct {
 	APIKeysFile string           `yaml:"api_keys_file"` // digests, made by pdrouter keys
-	tokenAuth   `yaml:",inline"` // for clients that bear tokens
+	TokenAuth   `yaml:",inline"` // for clients that bear tokens
 }
 
-// tokenAuth says which signed tokens are accepted.
-type tokenAuth struct {
+// TokenAuth says which signed tokens are accepted.
+type TokenAuth struct {
 	Keys        []string      `yaml:"keys"`         // public keys: .jwk or .pem files, or folders of them
 	Issuer      string        `yaml:"issuer"`       // required with keys: what the tokens' iss must be
 	Leeway      time.Duration `yaml:"leeway"`       // for clocks that differ; default 30s
 	MaxLifetime time.Duration `yaml:"max_lifetime"` // of a token; default 24h
-	Issuers     []issuerAuth  `yaml:"issuers"`      // more issuers, each with rules of its own
+	Issuers     []IssuerAuth  `yaml:"issuers"`      // more issuers, each with rules of its own
 }
 
-// recordsAuth is about the signatures of metadata records, and of tickets. Without a key, records are kept as they come,
+// RecordsAuth is about the signatures of metadata records, and of tickets. Without a key, records are kept as they come,
 // and no ticket is signed.
-type recordsAuth struct {
+type RecordsAuth struct {
 	KeyFile string   `yaml:"key_file"` // this gateway's private key
 	Trusted []string `yaml:"trusted"`  // public keys of all gateways, this one's included: files or folders
 }
 
-// on reports whether clients must prove who they are.
-func (c clientsAuth) on() bool { return c.APIKeysFile != "" || c.tokenAuth.on() }
+// On reports whether clients must prove who they are.
+func (c ClientsAuth) On() bool { return c.APIKeysFile != "" || c.TokenAuth.On() }
 
-// on reports whether any token could be accepted.
-func (t tokenAuth) on() bool { return len(t.Keys) > 0 || len(t.Issuers) > 0 }
+// On reports whether any token could be accepted.
+func (t TokenAuth) On() bool { return len(t.Keys) > 0 || len(t.Issuers) > 0 }
 
 // issuerNames returns whose tokens are accepted, for people.
-func (t tokenAuth) issuerNames() string {
+func (t TokenAuth) issuerNames() string {
 	var all []string
 	if len(t.Keys) > 0 {
 		all = append(all, t.Issuer)
@@ -65,7 +65,7 @@ func (t tokenAuth) issuerNames() string {
 	return strings.Join(all, ", ")
 }
 
-func (a authConfig) validate() error {
+func (a Auth) validate() error {
 	errs := []error{
 		a.Clients.validate("auth.clients", auth.ClientAudience),
 		a.Agents.validate("auth.agents", auth.MetadataAudience),
@@ -78,7 +78,7 @@ func (a authConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-func (t tokenAuth) validate(key, audience string) error {
+func (t TokenAuth) validate(key, audience string) error {
 	var errs []error
 	if len(t.Keys) > 0 {
 		errs = append(errs, field.Under(key, t.verifierConfig(audience).Validate()))
@@ -98,16 +98,16 @@ func notEmpty[T any](key string, list []T) error {
 	return nil
 }
 
-func (t tokenAuth) verifierConfig(audience string) auth.VerifierConfig {
+func (t TokenAuth) verifierConfig(audience string) auth.VerifierConfig {
 	return auth.VerifierConfig{Issuer: t.Issuer, Audience: audience, Leeway: t.Leeway, MaxLifetime: t.MaxLifetime}
 }
 
-// verifier returns nil if no keys and no issuers are named.
-func (t tokenAuth) verifier(audience string, files *reload.Credentials) (*auth.Verifier, error) {
-	if !t.on() {
+// Verifier returns nil if no keys and no issuers are named.
+func (t TokenAuth) Verifier(audience string, files *reload.Credentials) (*auth.Verifier, error) {
+	if !t.On() {
 		return nil, nil
 	}
-	others, err := t.profiles(audience, files)
+	others, err := t.Profiles(audience, files)
 	if err != nil {
 		return nil, err
 	}
@@ -122,14 +122,14 @@ func (t tokenAuth) verifier(audience string, files *reload.Credentials) (*auth.V
 	return auth.NewVerifier(t.verifierConfig(audience), keys, others...)
 }
 
-// clients reads the files that authenticate clients and adds them to files; nil means that everybody may call.
-func (a authConfig) clients(files *reload.Credentials) (*auth.Clients, error) {
-	if !a.Clients.on() {
+// NewClients reads the files that authenticate clients and adds them to files; nil means that everybody may call.
+func (a Auth) NewClients(files *reload.Credentials) (*auth.Clients, error) {
+	if !a.Clients.On() {
 		return nil, nil
 	}
 	var cfg auth.ClientsConfig
 	var err error
-	if cfg.Verifier, err = a.Clients.verifier(auth.ClientAudience, files); err != nil {
+	if cfg.Verifier, err = a.Clients.Verifier(auth.ClientAudience, files); err != nil {
 		return nil, err
 	}
 	if a.Clients.APIKeysFile != "" {
@@ -141,28 +141,28 @@ func (a authConfig) clients(files *reload.Credentials) (*auth.Clients, error) {
 	return auth.NewClients(cfg)
 }
 
-// agents reads the keys that authenticate agents and adds them to files; nil if there are none and so no agents'
+// NewAgents reads the keys that authenticate agents and adds them to files; nil if there are none and so no agents'
 // listener.
-func (a authConfig) agents(files *reload.Credentials) (*auth.Agents, error) {
-	v, err := a.Agents.verifier(auth.MetadataAudience, files)
+func (a Auth) NewAgents(files *reload.Credentials) (*auth.Agents, error) {
+	v, err := a.Agents.Verifier(auth.MetadataAudience, files)
 	if v == nil || err != nil {
 		return nil, err
 	}
 	return auth.NewAgents(v)
 }
 
-// admins reads the keys that authenticate administrators and adds them to files; nil if whoever reaches the operations'
+// NewAdmins reads the keys that authenticate administrators and adds them to files; nil if whoever reaches the operations'
 // listener may use it.
-func (a authConfig) admins(files *reload.Credentials) (*auth.Admins, error) {
-	v, err := a.Admins.verifier(auth.AdminAudience, files)
+func (a Auth) NewAdmins(files *reload.Credentials) (*auth.Admins, error) {
+	v, err := a.Admins.Verifier(auth.AdminAudience, files)
 	if v == nil || err != nil {
 		return nil, err
 	}
 	return auth.NewAdmins(v)
 }
 
-// records reads the keys that sign and check records, and adds those that check to files; nil if there are none.
-func (a authConfig) records(files *reload.Credentials) (*records.Records, error) {
+// NewRecords reads the keys that sign and check records, and adds those that check to files; nil if there are none.
+func (a Auth) NewRecords(files *reload.Credentials) (*records.Records, error) {
 	if len(a.Records.Trusted) == 0 {
 		return nil, nil
 	}

@@ -1,4 +1,4 @@
-package main
+package configfile
 
 import (
 	"flag"
@@ -21,15 +21,15 @@ import (
 var update = flag.Bool("update", false, "write docs/configuration.md anew")
 
 // TestConfigurationReference holds docs/configuration.md against the configuration's own types: every key, its kind,
-// and what the source says of it. go test ./cmd/pdrouter -run Reference -update writes it.
+// and what the source says of it. go test ./internal/configfile -run Reference -update writes it.
 func TestConfigurationReference(t *testing.T) {
 	r := &reference{t: t, root: "../..", comments: map[string]map[string]string{}, seen: map[reflect.Type]string{}, fields: map[string]string{}}
-	r.collect(reflect.TypeFor[fileConfig]())
+	r.collect(reflect.TypeFor[File]())
 	r.printf("# Configuration\n\nEvery key of the file that `pdrouter serve -c FILE` reads. `pdrouter validate -c FILE` names each mistake with its line. " +
 		"Paths are relative to the file's folder. Lists are marked `[]`; examples are in [configs/](../configs). A duration " +
 		"has a unit (`30s`); a size is a number of bytes or has the unit KiB, MiB or GiB (`32MiB`). Keys at the top that begin with `x-` may hold anything, so that " +
 		"YAML anchors have a place. Variables of the environment are not replaced.\n")
-	r.rows(reflect.TypeFor[fileConfig](), "")
+	r.rows(reflect.TypeFor[File](), "")
 	got, path := r.b.String(), filepath.Join(r.root, "docs", "configuration.md")
 	for name := range r.fields {
 		if camel.MatchString(name) && regexp.MustCompile(`\b`+name+`\b`).MatchString(got) {
@@ -46,7 +46,7 @@ func TestConfigurationReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Error("docs/configuration.md is not what the types say; go test ./cmd/pdrouter -run Reference -update writes it")
+		t.Error("docs/configuration.md is not what the types say; go test ./internal/configfile -run Reference -update writes it")
 	}
 }
 
@@ -79,7 +79,7 @@ func (r *reference) collect(s reflect.Type) {
 		for inner.Kind() == reflect.Slice || inner.Kind() == reflect.Pointer || inner.Kind() == reflect.Map {
 			inner = inner.Elem()
 		}
-		if inner.Kind() == reflect.Struct && strings.HasPrefix(inner.PkgPath(), "pdrouter") || inner.PkgPath() == "main" && inner.Kind() == reflect.Struct {
+		if inner.Kind() == reflect.Struct && strings.HasPrefix(inner.PkgPath(), "pdrouter") {
 			r.collect(inner)
 		}
 	}
@@ -211,9 +211,6 @@ func (r *reference) comment(s reflect.Type, field string) string {
 // read takes the comments of all fields out of a package's source.
 func (r *reference) read(pkg string) map[string]string {
 	dir := filepath.Join(r.root, strings.TrimPrefix(strings.TrimPrefix(pkg, "pdrouter"), "/"))
-	if pkg == "main" {
-		dir = "."
-	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil || len(files) == 0 {
 		r.t.Fatalf("%s: no source (%v)", pkg, err)

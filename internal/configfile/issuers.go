@@ -1,8 +1,11 @@
-package main
+package configfile
 
 import (
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -14,14 +17,14 @@ import (
 
 // The kinds of issuers.
 const (
-	kindOwn        = "pdrouter"
-	kindKubernetes = "kubernetes"
-	kindSPIFFE     = "spiffe"
+	KindOwn        = "pdrouter"
+	KindKubernetes = "kubernetes"
+	KindSPIFFE     = "spiffe"
 )
 
-// issuerAuth is one issuer whose tokens are accepted, by rules of its own. Exactly one of Keys, JWKS and
+// IssuerAuth is one issuer whose tokens are accepted, by rules of its own. Exactly one of Keys, JWKS and
 // DevelopmentSecretFile says with what its tokens are signed.
-type issuerAuth struct {
+type IssuerAuth struct {
 	Issuer string `yaml:"issuer"` // required: what the tokens' iss must be
 	// Kind is what its tokens look like: pdrouter (default; made by pdrouter token mint, or like them), kubernetes
 	// (service accounts' tokens as projected into pods) or spiffe (JWT-SVIDs with an iss).
@@ -37,22 +40,23 @@ type issuerAuth struct {
 }
 
 // profile returns the rules, with keys that have been read or none.
-func (i issuerAuth) profile(keys keys.Source) auth.Profile {
+func (i IssuerAuth) profile(keys keys.Source) auth.Profile {
 	p := auth.Profile{Issuer: i.Issuer, Keys: keys, Subjects: i.Subjects}
 	switch i.Kind {
-	case kindKubernetes:
+	case KindKubernetes:
 		p = auth.Kubernetes(i.Issuer, keys, i.Subjects...)
-	case kindSPIFFE:
+	case KindSPIFFE:
 		p = auth.SPIFFE(i.Issuer, keys, i.Subjects...)
 	}
 	p.Leeway, p.MaxLifetime = i.Leeway, i.MaxLifetime
 	return p
 }
 
-func (i issuerAuth) validate(audience string) error {
+// Validate reports every mistake. audience is what its tokens are for.
+func (i IssuerAuth) Validate(audience string) error {
 	var errs []error
 	switch i.Kind {
-	case "", kindOwn, kindKubernetes, kindSPIFFE:
+	case "", KindOwn, KindKubernetes, KindSPIFFE:
 		errs = append(errs, i.profile(nil).Validate(audience))
 	default:
 		errs = append(errs, field.Errorf("kind", "is %q; want pdrouter, kubernetes or spiffe", i.Kind))
@@ -70,22 +74,22 @@ func (i issuerAuth) validate(audience string) error {
 	if (i.JWKS != keys.JWKSConfig{}) {
 		errs = append(errs, field.Under("jwks", i.JWKS.Validate()))
 	}
-	if i.DevelopmentSecretFile != "" && i.Kind != "" && i.Kind != kindOwn {
+	if i.DevelopmentSecretFile != "" && i.Kind != "" && i.Kind != KindOwn {
 		errs = append(errs, field.Errorf("development_secret_file", "is set for the kind %s; want it for our own tokens only", i.Kind))
 	}
 	return errors.Join(errs...)
 }
 
 // validateIssuers checks each issuer, and what they may not be beside each other.
-func (t tokenAuth) validateIssuers(key, audience string) error {
+func (t TokenAuth) validateIssuers(key, audience string) error {
 	var errs []error
 	seen := map[string]bool{}
 	if len(t.Keys) > 0 {
 		seen[t.Issuer] = true
 	}
 	for n, i := range t.Issuers {
-		at := element(key, n)
-		errs = append(errs, field.Under(at, i.validate(audience)))
+		at := Element(key, n)
+		errs = append(errs, field.Under(at, i.Validate(audience)))
 		if i.Issuer != "" && seen[i.Issuer] {
 			errs = append(errs, field.Errorf(at+".issuer", "is %q, which stands here twice; want each issuer once", i.Issuer))
 		}
@@ -98,13 +102,13 @@ func (t tokenAuth) validateIssuers(key, audience string) error {
 }
 
 // validateDevelopment keeps development secrets to listeners that nobody else reaches.
-func (a authConfig) validateDevelopment(l listenConfig) error {
+func (a Auth) validateDevelopment(l Listen) error {
 	var errs []error
 	for _, at := range []struct {
 		key, listener, address string
-		of                     tokenAuth
+		of                     TokenAuth
 	}{
-		{"auth.clients", "listen.clients", l.Clients, a.Clients.tokenAuth},
+		{"auth.clients", "listen.clients", l.Clients, a.Clients.TokenAuth},
 		{"auth.agents", "listen.agents", l.Agents, a.Agents},
 		{"auth.admins", "listen.operations", l.Operations, a.Admins},
 	} {
@@ -113,20 +117,20 @@ func (a authConfig) validateDevelopment(l listenConfig) error {
 				continue
 			}
 			if host, _, err := net.SplitHostPort(at.address); err != nil || !loopback(host) {
-				errs = append(errs, field.Errorf(element(at.key+".issuers", n)+".development_secret_file", "is set, and others can reach %s at %q; want a loopback address there, or keys", at.listener, at.address))
+				errs = append(errs, field.Errorf(Element(at.key+".issuers", n)+".development_secret_file", "is set, and others can reach %s at %q; want a loopback address there, or keys", at.listener, at.address))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// development returns the sections whose tokens are signed with a secret.
-func (a authConfig) development() []string {
+// Development returns the sections whose tokens are signed with a secret.
+func (a Auth) Development() []string {
 	var all []string
 	for _, at := range []struct {
 		key string
-		of  tokenAuth
-	}{{"auth.clients", a.Clients.tokenAuth}, {"auth.agents", a.Agents}, {"auth.admins", a.Admins}} {
+		of  TokenAuth
+	}{{"auth.clients", a.Clients.TokenAuth}, {"auth.agents", a.Agents}, {"auth.admins", a.Admins}} {
 		for _, i := range at.of.Issuers {
 			if i.DevelopmentSecretFile != "" {
 				all = append(all, at.key)
@@ -136,13 +140,13 @@ func (a authConfig) development() []string {
 	return all
 }
 
-// developmentWarning is what check and serve say of it.
-func developmentWarning(section string) string {
+// DevelopmentWarning is what check and serve say of it.
+func DevelopmentWarning(section string) string {
 	return "DEVELOPMENT ONLY: " + section + " takes tokens signed with a shared secret (HS256): whoever can check them can make them"
 }
 
-// profiles reads the keys of the issuers, or finds where to ask for them.
-func (t tokenAuth) profiles(audience string, files *reload.Credentials) ([]auth.Profile, error) {
+// Profiles reads the keys of the issuers, or finds where to ask for them.
+func (t TokenAuth) Profiles(audience string, files *reload.Credentials) ([]auth.Profile, error) {
 	var all []auth.Profile
 	for _, i := range t.Issuers {
 		var source keys.Source
@@ -177,12 +181,12 @@ func (t tokenAuth) profiles(audience string, files *reload.Credentials) ([]auth.
 }
 
 // pathsOf returns the paths among the issuers of a section.
-func (t tokenAuth) pathsOf(section string) []pathAt {
+func (t TokenAuth) pathsOf(section string) []pathAt {
 	var all []pathAt
 	for n := range t.Issuers {
-		i, at := &t.Issuers[n], element(section+".issuers", n)
+		i, at := &t.Issuers[n], Element(section+".issuers", n)
 		for k := range i.Keys {
-			all = append(all, pathAt{element(at+".keys", k), &i.Keys[k]})
+			all = append(all, pathAt{Element(at+".keys", k), &i.Keys[k]})
 		}
 		if !strings.Contains(i.JWKS.URL, ":") { // a file, then
 			all = append(all, pathAt{at + ".jwks.url", &i.JWKS.URL})
@@ -193,11 +197,25 @@ func (t tokenAuth) pathsOf(section string) []pathAt {
 	return all
 }
 
-// developmentWarnings are what a running gateway says of secrets for development.
-func (a authConfig) developmentWarnings() []string {
+// DevelopmentWarnings are what a running gateway says of secrets for development.
+func (a Auth) DevelopmentWarnings() []string {
 	var all []string
-	for _, section := range a.development() {
-		all = append(all, developmentWarning(section))
+	for _, section := range a.Development() {
+		all = append(all, DevelopmentWarning(section))
 	}
 	return all
+}
+
+// SecretsDigest is a digest of the secrets for development, which are read once. Of one that cannot be read it says nothing: it
+// is found to be wrong where it is used.
+func (t TokenAuth) SecretsDigest() string {
+	h := sha256.New()
+	for _, i := range t.Issuers {
+		if i.DevelopmentSecretFile != "" {
+			b, _ := os.ReadFile(i.DevelopmentSecretFile)
+			fmt.Fprintf(h, "%d ", len(b))
+			h.Write(b)
+		}
+	}
+	return string(h.Sum(nil))
 }

@@ -1,4 +1,4 @@
-package main
+package configfile
 
 import (
 	"cmp"
@@ -12,15 +12,16 @@ import (
 	"pdrouter/internal/limits"
 )
 
-// tenantsConfig says what clients may use. A tenant is whoever is counted together: all keys of one name, or a token's
+// Tenants says what clients may use. A tenant is whoever is counted together: all keys of one name, or a token's
 // issuer and subject. What its credentials say comes first, then what is said here of its name, then the default, for each
 // of the three limits by itself.
-type tenantsConfig struct {
+type Tenants struct {
 	Default auth.Limits            `yaml:"default"` // of whoever nothing else is said; 0 is no limit
 	Named   map[string]auth.Limits `yaml:"named"`   // by an API key's name, or by issuer|subject
 }
 
-func (c tenantsConfig) validate() error {
+// Validate reports every mistake, each by its key.
+func (c Tenants) Validate() error {
 	errs := []error{field.Under("tenants.default", c.Default.Validate())}
 	for _, name := range slices.Sorted(maps.Keys(c.Named)) {
 		errs = append(errs, field.Under("tenants.named."+name, c.Named[name].Validate()))
@@ -28,8 +29,8 @@ func (c tenantsConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// warnings are of limits that bound less than they seem to.
-func (c tenantsConfig) warnings() []string {
+// Warnings are of limits that bound less than they seem to.
+func (c Tenants) Warnings() []string {
 	var all []string
 	warn := func(key string, l auth.Limits) {
 		if l.Tokens > 0 && l.Concurrent == 0 && c.Default.Concurrent == 0 {
@@ -44,8 +45,8 @@ func (c tenantsConfig) warnings() []string {
 	return all
 }
 
-// of returns what the caller may use.
-func (c tenantsConfig) of(who auth.Principal) limits.Limits {
+// Of returns what the caller may use.
+func (c Tenants) Of(who auth.Principal) limits.Limits {
 	named := c.Named[who.Tenant]
 	return limits.Limits{
 		Requests:   cmp.Or(who.Limits.Requests, named.Requests, c.Default.Requests),
@@ -55,7 +56,7 @@ func (c tenantsConfig) of(who auth.Principal) limits.Limits {
 }
 
 // validateAdmin checks the listener for administrators, and what it needs of other sections.
-func (c fileConfig) validateAdmin() error {
+func (c File) validateAdmin() error {
 	var errs []error
 	if c.Listen.Admin == "" {
 		return errors.Join(errs...)
@@ -63,14 +64,14 @@ func (c fileConfig) validateAdmin() error {
 	if host, _, err := net.SplitHostPort(c.Listen.Admin); err == nil && !loopback(host) && !c.Listen.AdminTLS.on() {
 		errs = append(errs, field.Errorf("listen.admin", "is %q, which others can reach, without TLS; want listen.admin_tls with cert_file and key_file, or a loopback address", c.Listen.Admin))
 	}
-	if !c.Auth.Admins.on() {
+	if !c.Auth.Admins.On() {
 		errs = append(errs, field.Errorf("auth.admins.keys", "is missing; want the public keys of administrators' tokens, because listen.admin is set"))
 	}
 	return errors.Join(errs...)
 }
 
 // validateReclaim reports what is wrong with the section, if anything.
-func (c fileConfig) validateReclaim() error {
+func (c File) validateReclaim() error {
 	switch c.Reclaim {
 	case "auto", "off", "":
 		return nil

@@ -1,4 +1,4 @@
-package main
+package configfile
 
 import (
 	"errors"
@@ -10,33 +10,33 @@ import (
 	"pdrouter/metadata/routes"
 )
 
-// element returns the dotted key of a list's element.
-func element(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
+// Element returns the dotted key of a list's element.
+func Element(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
-// metadataConfig says where the records of the engines' ranks are kept.
-type metadataConfig struct {
+// Metadata says where the records of the engines' ranks are kept.
+type Metadata struct {
 	Store string         `yaml:"store"` // memory (default; one gateway) or redis (shared by several)
 	Redis redisdb.Config `yaml:"redis"` // for store redis
 }
 
-// advancedConfig has settings whose defaults fit: intervals, buffers and pauses of the parts that the gateway is made of.
-type advancedConfig struct {
+// Advanced has settings whose defaults fit: intervals, buffers and pauses of the parts that the gateway is made of.
+type Advanced struct {
 	MetadataCache  cache.Config  `yaml:"metadata_cache"`  // this gateway's own copy of the records
 	MetadataRoutes routes.Config `yaml:"metadata_routes"` // what agents may publish
 }
 
-func (a advancedConfig) validate() error {
+func (a Advanced) validate() error {
 	return errors.Join(field.Under("advanced.metadata_cache", a.MetadataCache.Validate()), field.Under("advanced.metadata_routes", a.MetadataRoutes.Validate()))
 }
 
-func (m metadataConfig) withDefaults() metadataConfig {
+func (m Metadata) withDefaults() Metadata {
 	if m.Store == "" {
 		m.Store = "memory"
 	}
 	return m
 }
 
-func (m metadataConfig) validate() error {
+func (m Metadata) validate() error {
 	var errs []error
 	switch m.Store {
 	case "memory":

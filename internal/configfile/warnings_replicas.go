@@ -1,4 +1,4 @@
-package main
+package configfile
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 )
 
 // validateReplicas checks the number of gateways.
-func (c fileConfig) validateReplicas() error {
+func (c File) validateReplicas() error {
 	if c.Replicas < 0 {
 		return field.Errorf("replicas", "is %d; want 1 or more", c.Replicas)
 	}
@@ -15,7 +15,7 @@ func (c fileConfig) validateReplicas() error {
 }
 
 // replicaWarnings are what several gateways lack that know nothing of each other.
-func (l *loaded) replicaWarnings() []string {
+func (l *Loaded) replicaWarnings() []string {
 	if l.Replicas < 2 || l.Metadata.Store == "redis" {
 		return nil
 	}

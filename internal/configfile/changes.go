@@ -1,4 +1,4 @@
-package main
+package configfile
 
 import (
 	"errors"
@@ -11,48 +11,48 @@ import (
 	"pdrouter/internal/yamlfile"
 )
 
-// liveKeys are what a reload may change, with all below them.
-func liveKeys() []string {
+// LiveKeys are what a reload may change, with all below them.
+func LiveKeys() []string {
 	return []string{"listen", "models", "timeouts", "limits", "health", "priorities", "strict", "media",
 		"isolate_prefix_cache", "prefix_cache_secret_file", "policy", "auth", "tenants", "log"}
 }
 
-// fixedKeys are what it may not, though some are below the others: parts of the gateway that live as long as it does were
+// FixedKeys are what it may not, though some are below the others: parts of the gateway that live as long as it does were
 // built from them.
-func fixedKeys() []string {
+func FixedKeys() []string {
 	return []string{"metadata", "reclaim", "replicas", "advanced", "auth.records", "limits.recent", "limits.concurrent", "limits.handshakes", "limits.handshakes_per_engine", "timeouts.probe", "timeouts.read", "timeouts.idle"}
 }
 
-// fixed reports whether the key cannot change while the gateway runs. A key that nobody has thought of cannot.
-func fixed(key string) bool {
+// Fixed reports whether the key cannot change while the gateway runs. A key that nobody has thought of cannot.
+func Fixed(key string) bool {
 	under := func(section string) bool {
 		rest, in := strings.CutPrefix(key, section)
 		return in && (rest == "" || rest[0] == '.' || rest[0] == '[')
 	}
-	return slices.ContainsFunc(fixedKeys(), under) || !slices.ContainsFunc(liveKeys(), under)
+	return slices.ContainsFunc(FixedKeys(), under) || !slices.ContainsFunc(LiveKeys(), under)
 }
 
-// onlyLive reports the keys that differ from what is in use and cannot change while the gateway runs, each with its line.
-func (l *loaded) onlyLive(changed []string) error {
+// OnlyLive reports the keys that differ from what is in use and cannot change while the gateway runs, each with its line.
+func (l *Loaded) OnlyLive(changed []string) error {
 	var errs []error
 	for _, key := range changed {
-		if fixed(key) {
+		if Fixed(key) {
 			errs = append(errs, field.Errorf(key, "is not what it was when the gateway started; want that again, or a restart"))
 		}
 	}
-	return l.at(errors.Join(errs...))
+	return l.At(errors.Join(errs...))
 }
 
-// at puts file and line before each mistake.
-func (l *loaded) at(err error) error {
+// At puts file and line before each mistake.
+func (l *Loaded) At(err error) error {
 	if err == nil {
 		return nil
 	}
-	b, readErr := os.ReadFile(l.path)
+	b, readErr := os.ReadFile(l.Path)
 	if readErr != nil {
 		return err
 	}
-	f := yamlfile.Decode(l.path, b, new(fileConfig))
+	f := yamlfile.Decode(l.Path, b, new(File))
 	f.Check(err)
 	if said := f.Err(); said != nil {
 		return said
@@ -60,10 +60,10 @@ func (l *loaded) at(err error) error {
 	return err
 }
 
-// changes lists the dotted keys in which another configuration differs from this one, in the order of the reference.
-func (l *loaded) changes(other *loaded) []string {
-	keys := changed("", reflect.ValueOf(l.fileConfig), reflect.ValueOf(other.fileConfig))
-	if l.Policy.File != "" && !slices.Contains(keys, "policy.file") && !reflect.DeepEqual(l.policy, other.policy) {
+// Changes lists the dotted keys in which another configuration differs from this one, in the order of the reference.
+func (l *Loaded) Changes(other *Loaded) []string {
+	keys := changed("", reflect.ValueOf(l.File), reflect.ValueOf(other.File))
+	if l.Policy.File != "" && !slices.Contains(keys, "policy.file") && !reflect.DeepEqual(l.Routing, other.Routing) {
 		keys = append(keys, "policy.file")
 	}
 	return keys
@@ -89,7 +89,7 @@ func changed(key string, a, b reflect.Value) []string {
 	case reflect.Slice:
 		if a.Len() == b.Len() && a.Type().Elem().Kind() == reflect.Struct {
 			for i := range a.Len() {
-				keys = append(keys, changed(element(key, i), a.Index(i), b.Index(i))...)
+				keys = append(keys, changed(Element(key, i), a.Index(i), b.Index(i))...)
 			}
 			return keys
 		}

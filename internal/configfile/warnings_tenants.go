@@ -1,4 +1,4 @@
-package main
+package configfile
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 
 // tenantWarnings are the names under tenants.named that are nobody's: of no API key, and without the | of a token's tenant.
 // There are none if the file of API keys cannot be read.
-func (l *loaded) tenantWarnings() []string {
+func (l *Loaded) tenantWarnings() []string {
 	has := func(string) bool { return false }
 	if l.Auth.Clients.APIKeysFile != "" {
 		keys, err := auth.LoadAPIKeys(l.Auth.Clients.APIKeysFile)

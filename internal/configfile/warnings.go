@@ -1,4 +1,4 @@
-package main
+package configfile
 
 import (
 	"fmt"
@@ -35,13 +35,13 @@ func normalURL(text string) string {
 }
 
 // engineWarnings are what is allowed of engines and seldom meant.
-func (l *loaded) engineWarnings() []string {
+func (l *Loaded) engineWarnings() []string {
 	var all []string
 	control := false
 	first := map[string]where{}
 	for _, m := range l.Models {
-		for _, list := range sourcesOf(&m) {
-			for _, e := range *list.engines {
+		for _, list := range EngineLists(&m) {
+			for _, e := range *list.Engines {
 				control = control || e.Control != ""
 				if m.ForwardAuthorization && strings.HasPrefix(e.URL, "http:") {
 					all = append(all, fmt.Sprintf("model %s: clients' credentials are sent to %s without TLS: forward_authorization is set, and its url is http", m.Name, e.Name))
@@ -66,7 +66,7 @@ func (l *loaded) engineWarnings() []string {
 }
 
 // trustedWarnings are the private keys among those that records are checked with. There are none where a file cannot be read.
-func (l *loaded) trustedWarnings() []string {
+func (l *Loaded) trustedWarnings() []string {
 	var all []string
 	for _, path := range l.Auth.Records.Trusted {
 		files := []string{path}
@@ -87,7 +87,7 @@ func (l *loaded) trustedWarnings() []string {
 }
 
 // keylessWarnings tell of a file of API keys that has none.
-func (l *loaded) keylessWarnings() []string {
+func (l *Loaded) keylessWarnings() []string {
 	if l.Auth.Clients.APIKeysFile == "" {
 		return nil
 	}

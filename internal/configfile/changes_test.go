@@ -1,4 +1,4 @@
-package main
+package configfile
 
 import (
 	"os"
@@ -37,7 +37,7 @@ func keysOf(s reflect.Type, key string, above ...reflect.Type) []string {
 }
 
 // TestEveryKeyIsLiveOrFixed holds what a reload may change against a list: a new key is on neither side until somebody has
-// thought of it. go test ./cmd/pdrouter -run LiveOrFixed -update writes the list anew.
+// thought of it. go test ./internal/configfile -run LiveOrFixed -update writes the list anew.
 func TestEveryKeyIsLiveOrFixed(t *testing.T) {
 	var b strings.Builder
 	under := func(key string, sections []string) bool {
@@ -46,17 +46,17 @@ func TestEveryKeyIsLiveOrFixed(t *testing.T) {
 			return in && (rest == "" || rest[0] == '.' || rest[0] == '[')
 		})
 	}
-	for _, key := range keysOf(reflect.TypeFor[fileConfig](), "") {
+	for _, key := range keysOf(reflect.TypeFor[File](), "") {
 		kind := "live"
-		if fixed(key) {
+		if Fixed(key) {
 			kind = "fixed"
 		}
 		b.WriteString(kind + " " + key + "\n")
-		if !under(key, liveKeys()) && !under(key, fixedKeys()) {
+		if !under(key, LiveKeys()) && !under(key, FixedKeys()) {
 			t.Errorf("%s is neither live nor fixed", key)
 		}
 		if kind == "fixed" {
-			if err := (&loaded{path: "none"}).onlyLive([]string{key}); err == nil || !strings.Contains(err.Error(), key+" is not what it was") {
+			if err := (&Loaded{Path: "none"}).OnlyLive([]string{key}); err == nil || !strings.Contains(err.Error(), key+" is not what it was") {
 				t.Errorf("%s: %v", key, err)
 			}
 		}

@@ -1,24 +1,24 @@
-package main
+package configfile
 
 import "path/filepath"
 
-// resolve makes the relative paths of c relative to dir. It changes c and what its lists share.
-func (c *fileConfig) resolve(dir string) {
-	for _, p := range c.paths() {
-		if *p.at != "" && !filepath.IsAbs(*p.at) {
-			*p.at = filepath.Join(dir, *p.at)
+// Resolve makes the relative paths of c relative to dir. It changes c and what its lists share.
+func (c *File) Resolve(dir string) {
+	for _, p := range c.Paths() {
+		if *p.At != "" && !filepath.IsAbs(*p.At) {
+			*p.At = filepath.Join(dir, *p.At)
 		}
 	}
 }
 
 // pathAt is a path in a configuration and its dotted key.
 type pathAt struct {
-	key string
-	at  *string
+	Key string
+	At  *string
 }
 
-// paths returns every path of c that is set or could be.
-func (c *fileConfig) paths() []pathAt {
+// Paths returns every path of c that is set or could be.
+func (c *File) Paths() []pathAt {
 	all := []pathAt{
 		{"policy.file", &c.Policy.File},
 		{"prefix_cache_secret_file", &c.PrefixCacheSecretFile},
@@ -32,8 +32,8 @@ func (c *fileConfig) paths() []pathAt {
 		{"metadata.redis.cert_file", &c.Metadata.Redis.CertFile},
 		{"metadata.redis.cert_key_file", &c.Metadata.Redis.CertKeyFile},
 	}
-	for _, l := range c.Listen.secured() {
-		all = append(all, pathAt{"listen." + l.key + "_tls.cert_file", &l.files.CertFile}, pathAt{"listen." + l.key + "_tls.key_file", &l.files.KeyFile})
+	for _, l := range c.Listen.Secured() {
+		all = append(all, pathAt{"listen." + l.Key + "_tls.cert_file", &l.files.CertFile}, pathAt{"listen." + l.Key + "_tls.key_file", &l.files.KeyFile})
 	}
 	for _, list := range []struct {
 		key   string
@@ -43,23 +43,23 @@ func (c *fileConfig) paths() []pathAt {
 		{"auth.records.trusted", c.Auth.Records.Trusted},
 	} {
 		for i := range list.paths {
-			all = append(all, pathAt{element(list.key, i), &list.paths[i]})
+			all = append(all, pathAt{Element(list.key, i), &list.paths[i]})
 		}
 	}
 	all = append(all, c.Auth.Clients.pathsOf("auth.clients")...)
 	all = append(all, c.Auth.Agents.pathsOf("auth.agents")...)
 	all = append(all, c.Auth.Admins.pathsOf("auth.admins")...)
 	for i := range c.Models {
-		m, model := &c.Models[i], element("models", i)
-		for _, from := range sourcesOf(m) {
-			at := model + "." + from.key + "_from"
-			all = append(all, pathAt{at + ".file", &from.source.File}, pathAt{at + ".key_dir", &from.source.KeyDir})
-			for _, f := range from.source.EngineFiles() {
+		m, model := &c.Models[i], Element("models", i)
+		for _, from := range EngineLists(m) {
+			at := model + "." + from.Key + "_from"
+			all = append(all, pathAt{at + ".file", &from.Source.File}, pathAt{at + ".key_dir", &from.Source.KeyDir})
+			for _, f := range from.Source.EngineFiles() {
 				all = append(all, pathAt{at + "." + f.Key, f.Path})
 			}
-			for j := range *from.engines {
-				for _, f := range (*from.engines)[j].Files() {
-					all = append(all, pathAt{element(model+"."+from.key, j) + "." + f.Key, f.Path})
+			for j := range *from.Engines {
+				for _, f := range (*from.Engines)[j].Files() {
+					all = append(all, pathAt{Element(model+"."+from.Key, j) + "." + f.Key, f.Path})
 				}
 			}
 		}
