@@ -6,4 +6,4 @@ import "syscall"
 
 // control does nothing where the kernel cannot bound how long sent bytes stay unacknowledged: there a stalled peer is
 // noticed by the keep-alive alone.
-func (t *TCP) control(_, _ string, _ syscall.RawConn) error { return nil }
+func (t *Transport) control(_, _ string, _ syscall.RawConn) error { return nil }
