@@ -11,4 +11,6 @@ import (
 // iovecs is empty: there is no way through memory on this system.
 type iovecs struct{}
 
-func (*iovecs) read(int, [][]byte, []transfer.Range, []byte, uint64) error { return errors.ErrUnsupported }
+func (*iovecs) read(int, [][]byte, []transfer.Range, []byte, uint64) error {
+	return errors.ErrUnsupported
+}
