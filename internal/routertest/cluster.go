@@ -135,15 +135,19 @@ func (c *Cluster) quietLocked(id string) bool {
 	if c.atWork[id] {
 		return false
 	}
-	behind, prefilled := false, map[string]bool{}
+	behind, legs := false, map[string]map[string]bool{}
 	for _, q := range c.Requests {
 		switch {
-		case q.ID == id && q.Leg == "decode":
-			behind = true
-		case behind && q.Leg == "prefill" && q.ID != id:
-			prefilled[q.ID] = true
-		case behind && q.Leg == "decode" && prefilled[q.ID] && c.moved[q.ID]:
-			return true
+		case q.ID == id:
+			behind = behind || q.Leg == "decode"
+		case behind:
+			if legs[q.ID] == nil {
+				legs[q.ID] = map[string]bool{}
+			}
+			legs[q.ID][q.Leg] = true
+			if legs[q.ID]["prefill"] && legs[q.ID]["decode"] && c.moved[q.ID] {
+				return true
+			}
 		}
 	}
 	return false

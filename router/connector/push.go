@@ -29,7 +29,7 @@ func (push) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 		return out
 	case dispatch.LegAsked, dispatch.LegAnswered, dispatch.LegLost:
 		switch {
-		case e.Decode == dispatch.LegAsked && e.Prefill.Failed(): // a decode engine whose leg ends before it has begun may never report its blocks
+		case e.Decode == dispatch.LegAsked && (e.Prefill.Failed() || e.Prefill == dispatch.LegRejected): // a decode engine whose leg ends before it has begun may never report its blocks
 			out = append(out, dispatch.Action{Do: dispatch.DoDisownDecode})
 		case e.Decode.Open():
 			out = append(out, dispatch.Action{Do: dispatch.DoCloseDecode})
@@ -41,8 +41,11 @@ func (push) End(e dispatch.Ending, out []dispatch.Action) []dispatch.Action {
 			return append(out, dispatch.Action{Do: dispatch.DoFreePrefill}, dispatch.Action{Do: dispatch.DoAbandon})
 		case dispatch.LegNoHandOff: // what decode registered is never written, however often prefill is asked
 			return append(out, dispatch.Action{Do: dispatch.DoAbandon})
-		case dispatch.LegRejected: // decode rejects the same body
-			return out
+		case dispatch.LegRejected:
+			if e.Decode == dispatch.LegAnswered { // tokens came without prefill's blocks
+				return out
+			}
+			return append(out, dispatch.Action{Do: dispatch.DoAbandon}) // what decode registered is never written: prefill rejects it again
 		}
 		if e.Decode == dispatch.LegAnswered { // tokens came, so the blocks did
 			return out

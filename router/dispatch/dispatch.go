@@ -164,6 +164,10 @@ func (d *Dispatch) awaited(e Event, out []Action) []Action {
 		return d.finish(out, Action{Do: DoReplyError, Why: e.Why}, FailedBefore)
 	case EvPrefillRejected:
 		d.Prefill = e.Kind.LegState()
+		if d.drains && d.Decode == LegAsked { // as a rule decode rejects it too; else it holds blocks that prefill never writes
+			d.State = StDraining
+			return append(out, Action{Do: DoReplyPrefill, Why: e.Why}, Action{Do: DoDrain}, Action{Do: DoAwaitRejection}, Action{Do: DoDone, Why: e.Why, Outcome: FailedBefore})
+		}
 		return d.finish(out, Action{Do: DoReplyPrefill, Why: e.Why}, FailedBefore)
 	case EvWatchDue:
 		if d.Mode == Together && d.Prefill == LegAnswered && d.Decode == LegAsked {
@@ -264,12 +268,20 @@ func (d *Dispatch) drained(e Event, out []Action) []Action {
 	switch {
 	case e.Kind.OfPrefill() && d.Prefill == LegAsked:
 		d.Prefill = e.Kind.LegState()
-		if e.Kind == EvPrefillUsable && d.Decode == LegAsked {
+		switch {
+		case d.Decode != LegAsked:
+		case e.Kind == EvPrefillUsable:
 			return append(out, Action{Do: DoExpectDecode})
+		case e.Kind == EvPrefillRejected:
+			return append(out, Action{Do: DoAwaitRejection})
 		}
 	case e.Kind.OfDecode() && d.Decode == LegAsked:
 		d.Decode = e.Kind.LegState()
+	case e.Kind == EvNoDrain && d.Prefill == LegRejected: // as a rule decode rejects it too
+		d.State = StDone
+		return append(out, Action{Do: DoCloseDecode})
 	case e.Kind == EvNoDrain:
+	case e.Kind == EvCheckDue && d.Decode == LegAsked && d.Prefill == LegRejected: // decode has taken what prefill rejects
 	case e.Kind == EvCheckDue && d.Decode == LegAsked:
 		return append(out, Action{Do: DoCheckDecode})
 	case e.Kind == EvTransferLost && d.Mode == Together && d.Prefill == LegAnswered && d.Decode == LegAsked:

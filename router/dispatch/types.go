@@ -178,6 +178,7 @@ const (
 	DoAskDecode                   // send the decode leg
 	DoExpectDecode                // prefill has answered, so decode's KV is due: exchange/transfer.go says what follows for which answer
 	DoWatchTransfer               // poll both engines for whether the transfer can still come, which changes nothing unless it cannot; exchange/transfer.go says why
+	DoAwaitRejection              // prefill has rejected the request: give decode a short time to reject it too
 	DoCheckDecode                 // check decode's load, then end its leg unless it must stay open
 	DoBlamePrefill                // plan without this prefill engine
 	DoBlameDecode                 // plan without this decode engine
@@ -209,7 +210,7 @@ const (
 
 func (d ActionKind) String() string {
 	return [...]string{
-		"nothing", "plan", "plan_alone", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "watch_transfer", "check_decode", "blame_prefill",
+		"nothing", "plan", "plan_alone", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "watch_transfer", "await_rejection", "check_decode", "blame_prefill",
 		"blame_decode", "reply_stream", "reply_whole", "reply_prefill", "reply_decode", "reply_error",
 		"plan_continuation", "ask_continuation", "go_on", "give_up", "append_end", "cut",
 		"close_prefill", "close_decode", "disown_decode", "drain", "finish_prefill", "free_decode", "free_prefill",

@@ -119,11 +119,16 @@ func (a *attempt) prefillAcknowledged() bool {
 // prefillAnswered reports whether the prefill leg's usable answer is here.
 func (a *attempt) prefillAnswered() bool { return a.prefill.State() == dispatch.LegAnswered }
 
-// prefillKeptAll reports that the prefill leg is over and has handed nothing off. never says that its engine surely writes nothing: it has ended
-// for a reason of its own. One that was cut at its limit may write without saying so.
+// prefillKeptAll reports that the prefill leg is over and has handed nothing off. never says that its engine surely writes nothing: it has
+// rejected the request, or ended for a reason of its own. One that was cut at its limit may write without saying so.
 func (a *attempt) prefillKeptAll() (kept, never bool) {
-	kept = a.prefill.State() == dispatch.LegNoHandOff
-	return kept, kept && !leg.EndedAtLimit(a.prefill.Body)
+	switch a.prefill.State() {
+	case dispatch.LegRejected:
+		return true, true
+	case dispatch.LegNoHandOff:
+		return true, !leg.EndedAtLimit(a.prefill.Body)
+	}
+	return false, false
 }
 
 // spoiled reports whether decode may have used its reference to prefill's blocks, so that no other leg may use it.

@@ -51,6 +51,10 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 		}
 	case dispatch.DoWatchTransfer:
 		x.watchTransfer(a)
+	case dispatch.DoAwaitRejection:
+		if x.drains {
+			a.checkTimer = x.deliverAfter(drainGrace, a, dispatch.EvCheckDue)
+		}
 	case dispatch.DoCheckDecode:
 		x.checkDecode(a)
 	case dispatch.DoBlamePrefill:
