@@ -45,6 +45,8 @@ const (
 	SideChannelDead                        // a stock engine no longer answers those who want to know it
 	OtherReplication                       // one side keeps all heads on every rank, the other does not
 	OtherProtocol                          // the connector's protocol has another version
+	OtherDP                                // data-parallel ranks whose memory is laid out by the plane
+	OtherMemory                            // one in host memory and one on a GPU, without NIXL
 	pairReasons
 )
 
@@ -54,7 +56,7 @@ func (r PairReason) String() string {
 		return "unknown"
 	}
 	return [pairReasons]string{"", "incomplete_ranks", "mixed_records", "role", "no_connector", "connector", "transport",
-		"compatibility", "tp_ratio", "heads", "block_tokens", "dtype", "order", "layers", "side_channel_dead", "replicated_layout", "protocol"}[r]
+		"compatibility", "tp_ratio", "heads", "block_tokens", "dtype", "order", "layers", "side_channel_dead", "replicated_layout", "protocol", "dp_size", "memory"}[r]
 }
 
 func unpairable(reason PairReason, format string, args ...any) error {
@@ -91,19 +93,12 @@ func Pairable(p, d []Record) error {
 		return unpairable(WrongRole, "%s is a %s engine; want decode or both", b.Engine, b.Role)
 	case a.Connector == "" || b.Connector == "":
 		return unpairable(NoConnector, "connectors are %s and %s", plain(a.Connector), plain(b.Connector))
-	case a.Connector != b.Connector:
-		return unpairable(OtherConnector, "connectors are %s and %s", plain(a.Connector), plain(b.Connector))
-	case !a.SameProtocol(b):
-		return unpairable(OtherProtocol, "protocols of the connector %s have the versions %s and %s", a.Connector, plain(a.ConnectorVersion), plain(b.ConnectorVersion))
-	case a.Transport != b.Transport:
-		return unpairable(OtherTransport, "transports are %s and %s", plain(a.Transport), plain(b.Transport))
-	case a.Compatibility != b.Compatibility:
-		return unpairable(Incompatible, "digests are %s and %s", plain(a.Compatibility), plain(b.Compatibility))
-	case !divides(a.Size.TP, b.Size.TP):
-		return unpairable(OtherTP, "tensor-parallel sizes are %d and %d; want one to divide the other", a.Size.TP, b.Size.TP)
+	}
+	if m := Fits(a, b); m != nil {
+		return &Unpairable{Reason: m.Reason, Text: m.Text()}
 	}
 	if a.Layout.Heads == 0 && b.Layout.Heads == 0 {
-		return nil // a stock engine does not say how its regions are laid out; the digest covers it
+		return nil // stock engines
 	}
 	if err := layoutsFit(a, b); err != nil {
 		return err
@@ -120,20 +115,16 @@ func Pairable(p, d []Record) error {
 	return nil
 }
 
-// layoutsFit compares what all ranks of an engine have in common.
+// layoutsFit compares how blocks are laid out, which ranks have in common and Fits leaves out.
 func layoutsFit(a, b Record) error {
 	x, y := a.Layout, b.Layout
 	switch {
-	case x.Heads < 1 || x.Heads != y.Heads:
-		return unpairable(OtherHeads, "KV heads are %d and %d", x.Heads, y.Heads)
-	case x.Replicated != y.Replicated:
-		return unpairable(OtherReplication, "replicated is %t and %t", x.Replicated, y.Replicated)
+	case x.Heads < 1:
+		return unpairable(OtherHeads, "KV heads are %d", x.Heads)
 	case !divides(x.Heads, a.Size.TP):
 		return unpairable(OtherHeads, "%d KV heads on %d tensor-parallel ranks of %s; want one to divide the other", x.Heads, a.Size.TP, a.Engine)
 	case !divides(y.Heads, b.Size.TP):
 		return unpairable(OtherHeads, "%d KV heads on %d tensor-parallel ranks of %s; want one to divide the other", y.Heads, b.Size.TP, b.Engine)
-	case x.DType != y.DType || x.HeadBytes != y.HeadBytes:
-		return unpairable(OtherDType, "a head of a token has %d bytes of %s and %d bytes of %s", x.HeadBytes, plain(x.DType), y.HeadBytes, plain(y.DType))
 	case planes(x) != planes(y):
 		return unpairable(OtherDType, "planes per layer are %d and %d", planes(x), planes(y))
 	}

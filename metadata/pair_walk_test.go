@@ -19,7 +19,7 @@ func TestPairableProperty(t *testing.T) {
 		lost                  bool // a rank has not published
 	}
 	draw := func(rng *rand.Rand) shape {
-		s := shape{tp: 1 + rng.IntN(4), dp: 1 + rng.IntN(2), heads: 4, tokens: 4, connector: "kvplane", digest: "same", protocol: "2", lost: rng.IntN(6) == 0}
+		s := shape{tp: 1 + rng.IntN(4), dp: 1 + rng.IntN(4)/3, heads: 4, tokens: 4, connector: "kvplane", digest: "same", protocol: "2", lost: rng.IntN(6) == 0}
 		switch rng.IntN(10) {
 		case 0:
 			s.heads = 6
@@ -55,11 +55,11 @@ func TestPairableProperty(t *testing.T) {
 	}
 	whole := func(a, b int) bool { return max(a, b)%min(a, b) == 0 }
 	seen := map[bool]int{}
-	for seed := range uint64(1000) {
+	for seed := range uint64(2000) {
 		rng := rand.New(rand.NewPCG(seed, 45))
 		p, d := draw(rng), draw(rng)
 		want := !p.lost && !d.lost && p.connector != "" && p.connector == d.connector && p.digest == d.digest &&
-			(p.protocol == d.protocol || p.protocol == "" || d.protocol == "") && whole(p.tp, d.tp) && p.heads == d.heads && whole(p.heads, p.tp) && whole(d.heads, d.tp) && whole(p.tokens, d.tokens)
+			(p.protocol == d.protocol || p.protocol == "" || d.protocol == "") && whole(p.tp, d.tp) && p.dp*d.dp == 1 && p.heads == d.heads && whole(p.heads, p.tp) && whole(d.heads, d.tp) && whole(p.tokens, d.tokens)
 		err := metadata.Pairable(publish(rng, "prefill-0", metadata.Prefill, p), publish(rng, "decode-0", metadata.Decode, d))
 		var why *metadata.Unpairable
 		if (err == nil) != want || err != nil && (!errors.As(err, &why) || why.Reason == 0 || why.Reason >= metadata.PairReasons || why.Text == "") {

@@ -67,31 +67,8 @@ func New(p, d metadata.Record, allow Allow) (*Pair, error) {
 
 // fits refuses two records that could not be brought together whatever their ranks.
 func fits(p, d metadata.Record) error {
-	pl, dl := p.Layout, d.Layout
-	memory := func(l metadata.Layout) string { return cmp.Or(l.MemoryType, "dram") }
-	switch {
-	case p.Compatibility != d.Compatibility:
-		return unplannable("compatibility", p.Compatibility, d.Compatibility)
-	case p.Connector != d.Connector:
-		return unplannable("connector", p.Connector, d.Connector)
-	case !p.SameProtocol(d):
-		return unplannable("connector version", p.ConnectorVersion, d.ConnectorVersion)
-	case p.Transport != d.Transport:
-		return unplannable("transport", p.Transport, d.Transport)
-	case p.Size.DP > 1 || d.Size.DP > 1:
-		return unplannable("data-parallel size", p.Size.DP, d.Size.DP)
-	case p.Size.TP%d.Size.TP != 0 && d.Size.TP%p.Size.TP != 0:
-		return unplannable("tensor-parallel size", p.Size.TP, d.Size.TP)
-	case pl.Heads != dl.Heads:
-		return unplannable("heads", pl.Heads, dl.Heads)
-	case pl.HeadBytes != dl.HeadBytes:
-		return unplannable("head bytes", pl.HeadBytes, dl.HeadBytes)
-	case pl.DType != dl.DType:
-		return unplannable("dtype", pl.DType, dl.DType)
-	case pl.Replicated != dl.Replicated:
-		return unplannable("replicated", pl.Replicated, dl.Replicated)
-	case memory(pl) != memory(dl) && p.Transport != "nixl":
-		return unplannable("memory type", memory(pl), memory(dl))
+	if m := metadata.Fits(p, d); m != nil {
+		return unplannable(m.What, m.P, m.D)
 	}
 	return nil
 }

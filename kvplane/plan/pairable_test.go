@@ -45,6 +45,8 @@ func TestPairableIsPlannable(t *testing.T) {
 		"head bytes":        layout(func(l *metadata.Layout) { l.HeadBytes = 16 }),
 		"element type":      layout(func(l *metadata.Layout) { l.DType = "u32" }),
 		"replicated":        layout(func(l *metadata.Layout) { l.Replicated, l.Heads = true, 1 }),
+		"memory type":       layout(func(l *metadata.Layout) { l.MemoryType = "vram" }),
+		"data-parallel":     func(r *metadata.Record) { r.Size.DP = 2 },
 		"order":             layout(func(l *metadata.Layout) { l.Order = metadata.TokensFirst }),
 		"larger blocks":     layout(func(l *metadata.Layout) { l.BlockTokens = 8 }),
 		"uneven blocks":     layout(func(l *metadata.Layout) { l.BlockTokens = 6 }),
