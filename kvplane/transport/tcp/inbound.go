@@ -31,12 +31,9 @@ type inbound struct {
 	agent       string           // "" before the handshake
 	claim       claim            // to this name
 	bound       bool             // the name is its own, or names are believed
-	joined      bool             // the next five are set
+	joined      bool             // the next two are set
 	session     uint64           // its number
-	low         uint64           // the write that ends next
-	sum         uint64           // bytes of it that have landed
-	source      *source          // the writer's memory; nil: not offered, or refused
-	process     metadata.Process // whose memory it is; zero: not offered
+	process     metadata.Process // whose memory the writer has offered; zero: none
 	queued      int
 	queuedBytes int
 	fenced      bool
@@ -83,7 +80,7 @@ func (c *inbound) run() {
 	err := c.serve()
 	_ = c.conn.Close()
 	close(c.done)
-	c.releaseSource()
+	c.lander.source.close()
 	t.mu.Lock()
 	delete(t.inbound, c)
 	stranger, fenced := c.agent == "", c.fenced || t.closed
@@ -126,6 +123,7 @@ func (c *inbound) serve() error {
 		return err
 	}
 	l := &c.lander
+	l.low = 1
 	if l.raw, err = c.conn.SyscallConn(); err != nil {
 		return err
 	}
@@ -223,9 +221,7 @@ func (c *inbound) offered(f frame, word []byte) error {
 		}
 	}
 	if why == "" {
-		c.t.mu.Lock()
-		c.source = s
-		c.t.mu.Unlock()
+		c.lander.source = s
 	}
 	c.lander.answers = frame{kind: frameVerdict, length: uint32(len(why))}.append(c.lander.answers)
 	c.lander.answers = append(c.lander.answers, why...)

@@ -22,7 +22,9 @@ type lander struct {
 	table   []byte // the ranges of a frame as they came
 	ranges  []transfer.Range
 	into    [][]byte // where its bytes go
-	pull    *pull    // nil: no bytes of this peer come through memory
+	source  *source  // the writer's memory; nil: not offered, or refused
+	low     uint64   // the write that ends next
+	sum     uint64   // bytes of it that have landed
 	answers []byte   // not sent yet
 	taken   uint64   // bytes of the pulls among them
 }
@@ -33,16 +35,19 @@ func (c *inbound) land(f frame) error {
 	if err := c.lands(f.seq); err != nil {
 		return err
 	}
+	if f.seq != l.low {
+		return fmt.Errorf("%w: bytes of write %d during write %d", errFrame, f.seq, l.low)
+	}
 	table, payload, err := f.strips()
 	if err != nil {
 		return err
 	}
 	var from memory.Set
 	if f.kind == framePull {
-		if l.pull == nil && !c.pulls() {
+		if l.source == nil {
 			return fmt.Errorf("%w: a pull without an offer", errFrame)
 		}
-		from = l.pull.memory
+		from = l.source.memory
 	}
 	if l.table == nil {
 		l.table = make([]byte, maxStrips*stripBytes)
@@ -61,7 +66,10 @@ func (c *inbound) land(f frame) error {
 	}
 	if f.kind == frameChunk {
 		n, err := l.read(l.into)
-		c.landed(f.kind, n, err == nil)
+		c.landed(f.kind, n)
+		if err == nil {
+			l.sum += n
+		}
 		return err
 	}
 	if l.taken+sum > pullWindow/2 { // the writer names what comes next while this is copied, and is not woken for each pull
@@ -69,25 +77,14 @@ func (c *inbound) land(f frame) error {
 			return err
 		}
 	}
-	if err := l.pull.copy(l.into, l.ranges); err != nil {
+	if err := l.source.copy(l.into, l.ranges); err != nil {
 		return err
 	}
-	c.landed(f.kind, sum, true)
+	c.landed(f.kind, sum)
+	l.sum += sum
 	l.answers = frame{kind: frameTaken, seq: f.seq, count: sum}.append(l.answers)
 	l.taken += sum
 	return nil
-}
-
-// pulls says whether there is a source, and makes a reader of it.
-func (c *inbound) pulls() bool {
-	c.t.mu.Lock()
-	s := c.source
-	c.t.mu.Unlock()
-	if s == nil {
-		return false
-	}
-	c.lander.pull = s.reader()
-	return true
 }
 
 // flush sends the answers that have gathered.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"pdrouter/kvplane/internal/procid"
 	"pdrouter/kvplane/transfer"
@@ -33,15 +32,8 @@ func openNamed(t *testing.T, name string, cfg Config, fill byte) (n *transportte
 // dialNamed connects as whoever g says.
 func dialNamed(t *testing.T, d *transporttest.Node, g greeting) (net.Conn, error) {
 	t.Helper()
-	conn, err := net.Dial("tcp", blobOf(t, d).Addresses[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(transporttest.Patience)); err != nil {
-		t.Fatal(err)
-	}
-	_, err = greet(conn, g, d.Record.Agent, blobOf(t, d).Secret)
+	conn := connectRaw(t, d)
+	_, err := greet(conn, g, d.Record.Agent, blobOf(t, d).Secret)
 	return conn, err
 }
 

@@ -62,6 +62,8 @@ type source struct {
 	memory memory.Set
 	wordAt uint64
 	word   []byte
+	found  []byte // the word as it was read last
+	calls  iovecs
 }
 
 // newSource accepts an offer after having read the word.
@@ -74,8 +76,8 @@ func newSource(o memoryOffer, word []byte) (*source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("copy from process %d: %w", o.Process.PID, err)
 	}
-	s := &source{pid: o.Process.PID, held: held, memory: memory, wordAt: o.Word, word: word}
-	if err := s.reader().copy(nil, nil); err != nil {
+	s := &source{pid: o.Process.PID, held: held, memory: memory, wordAt: o.Word, word: word, found: make([]byte, wordBytes)}
+	if err := s.copy(nil, nil); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -89,28 +91,19 @@ func (s *source) close() {
 	}
 }
 
-// pull is one connection's way to copy out of a source.
-type pull struct {
-	*source
-	read  []byte // the word as it was found
-	calls iovecs
-}
-
-func (s *source) reader() *pull { return &pull{source: s, read: make([]byte, wordBytes)} }
-
 // copy fills into from what the ranges name in the peer's memory. An error says that not every byte there is to be
 // trusted.
-func (p *pull) copy(into [][]byte, from []transfer.Range) error {
-	clear(p.read)
-	if err := p.held.Alive(); err != nil {
-		return fmt.Errorf("copy from process %d: %w", p.pid, err)
+func (s *source) copy(into [][]byte, from []transfer.Range) error {
+	clear(s.found)
+	if err := s.held.Alive(); err != nil {
+		return fmt.Errorf("copy from process %d: %w", s.pid, err)
 	}
-	err := p.calls.read(p.pid, into, from, p.read, p.wordAt)
+	err := s.calls.read(s.pid, into, from, s.found, s.wordAt)
 	if err != nil && !errors.Is(err, syscall.EFAULT) { // where nothing lies is not told from where something else does
-		return fmt.Errorf("copy from process %d: %w", p.pid, err)
+		return fmt.Errorf("copy from process %d: %w", s.pid, err)
 	}
-	if err != nil || !bytes.Equal(p.read, p.word) {
-		return fmt.Errorf("copy from process %d: the writer has taken back its offer, or is another process", p.pid)
+	if err != nil || !bytes.Equal(s.found, s.word) {
+		return fmt.Errorf("copy from process %d: the writer has taken back its offer, or is another process", s.pid)
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"pdrouter/kvplane/internal/procid"
 	"pdrouter/kvplane/memory"
@@ -131,14 +130,7 @@ type offering struct {
 // offerRaw connects, and offers memory with what change makes of the offer; it returns the verdict.
 func offerRaw(t *testing.T, d *transporttest.Node, session uint64, change func(*memoryOffer)) (offering, string) {
 	t.Helper()
-	conn, err := net.Dial("tcp", blobOf(t, d).Addresses[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(transporttest.Patience)); err != nil {
-		t.Fatal(err)
-	}
+	conn := connectRaw(t, d)
 	word, err := greet(conn, greeting{agent: "raw@1", session: session}, d.Record.Agent, blobOf(t, d).Secret)
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ func (c *inbound) join(g greeting, said claim) error {
 		}
 	}
 	if err == nil {
-		c.joined, c.session, c.low = true, g.session, 1
+		c.joined, c.session = true, g.session
 	}
 	bound := c.bound
 	t.mu.Unlock()
@@ -55,14 +55,7 @@ func (c *inbound) lives(p metadata.Process) error {
 	return nil
 }
 
-// releaseSource gives back what reads the writer's memory, when the connection has ended.
-func (c *inbound) releaseSource() {
-	c.t.mu.Lock()
-	defer c.t.mu.Unlock()
-	c.source.close()
-}
-
-// lands says whether bytes of a write may land now. A connection that has passed this before a fence is cut by it, and
+// lands says whether bytes may land now. A connection that has passed this before a fence is cut by it, and
 // waited for.
 func (c *inbound) lands(seq uint64) error {
 	c.t.mu.Lock()
@@ -72,15 +65,12 @@ func (c *inbound) lands(seq uint64) error {
 		return transport.ErrClosed
 	case !c.bound:
 		return fmt.Errorf("%w: bytes of write %d from %q, whose record is not known here", errFrame, seq, c.agent)
-	case seq != c.low:
-		return fmt.Errorf("%w: bytes of write %d during write %d", errFrame, seq, c.low)
 	}
 	return nil
 }
 
-// landed counts bytes of the write in progress. whole says that they are all of their frame, so that the write's end may count on them; of
-// a frame that was cut only the statistics hear.
-func (c *inbound) landed(kind frameKind, n uint64, whole bool) {
+// landed counts bytes for the statistics.
+func (c *inbound) landed(kind frameKind, n uint64) {
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
 	c.t.stats.Landed += n
@@ -89,21 +79,19 @@ func (c *inbound) landed(kind frameKind, n uint64, whole bool) {
 	} else {
 		c.t.stats.SocketBytes += n
 	}
-	if whole {
-		c.sum += n
-	}
 }
 
 // ended strikes off the write in progress, whose bytes must all have landed.
 func (c *inbound) ended(f frame) error {
+	l := &c.lander
+	if f.seq != l.low || f.count != l.sum {
+		return fmt.Errorf("%w: the end of write %d after %d bytes; %d bytes of write %d have landed", errFrame, f.seq, f.count, l.sum, l.low)
+	}
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
-	switch {
-	case f.seq != c.low || f.count != c.sum:
-		return fmt.Errorf("%w: the end of write %d after %d bytes; %d bytes of write %d have landed", errFrame, f.seq, f.count, c.sum, c.low)
-	case c.fenced || c.t.closed:
+	if c.fenced || c.t.closed {
 		return transport.ErrClosed
 	}
-	c.low, c.sum = c.low+1, 0
+	l.low, l.sum = l.low+1, 0
 	return nil
 }

@@ -32,31 +32,19 @@ func TestTCPStrangers(t *testing.T) {
 			}
 		},
 		"no handshake": func(t *testing.T, n *transporttest.Node) {
-			conn, err := net.Dial("tcp", blobOf(t, n).Addresses[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
+			conn := connectRaw(t, n)
 			_, _ = conn.Write(bytes.Repeat(chunkAt(func(base uint64) uint64 { return base }, 4096, 1)(n.Base), 4)) // closed by now
 			closed(t, conn)
 		},
 		"HTTP": func(t *testing.T, n *transporttest.Node) {
-			conn, err := net.Dial("tcp", blobOf(t, n).Addresses[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
+			conn := connectRaw(t, n)
 			fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\nUser-Agent: something quite long to fill a hello\r\n\r\n")
 			closed(t, conn)
 		},
 		"replayed proof": func(t *testing.T, n *transporttest.Node) {
 			// A proof for one connection's nonce does not open another.
 			secret := blobOf(t, n).Secret
-			conn, err := net.Dial("tcp", blobOf(t, n).Addresses[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
+			conn := connectRaw(t, n)
 			nonce := make([]byte, helloBytes)
 			b := binary.LittleEndian.AppendUint16(bytes.Clone(nonce), uint16(len("raw@1")))
 			b = append(append(b, "raw@1"...), make([]byte, claimBytes)...)

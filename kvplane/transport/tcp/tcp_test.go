@@ -37,6 +37,14 @@ func dialRaw(t testing.TB, n *transporttest.Node, secret []byte) (net.Conn, erro
 
 func dialSession(t testing.TB, n *transporttest.Node, secret []byte, session uint64) (net.Conn, error) {
 	t.Helper()
+	conn := connectRaw(t, n)
+	_, err := greet(conn, greeting{agent: "raw@1", session: session}, n.Record.Agent, secret)
+	return conn, err
+}
+
+// connectRaw connects to an agent, and says nothing.
+func connectRaw(t testing.TB, n *transporttest.Node) net.Conn {
+	t.Helper()
 	conn, err := net.Dial("tcp", blobOf(t, n).Addresses[0])
 	if err != nil {
 		t.Fatal(err)
@@ -45,8 +53,7 @@ func dialSession(t testing.TB, n *transporttest.Node, secret []byte, session uin
 	if err := conn.SetDeadline(time.Now().Add(transporttest.Patience)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = greet(conn, greeting{agent: "raw@1", session: session}, n.Record.Agent, secret)
-	return conn, err
+	return conn
 }
 
 // closed waits until the other side has closed the connection.
