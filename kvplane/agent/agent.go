@@ -4,11 +4,11 @@
 //
 // Engines use Open, Offer, Expect, Abandon and read Reports; with several ranks Do and Collect (collect.go, package sched).
 //
-// Read a transfer in this order: engine_calls.go (Expect and Offer become events), peers.go (the peer's records are looked up, the peer is
-// connected), execute.go (effects become messages), owner.go (the loop, and messages of peers become events), post.go (a write is planned and
-// posted), owner.go again (its end), engine_calls.go (report). A cancel takes the same files without post.go; then quarantine.go has the
-// blocks that may still be written. Lost peers: peers.go, liveness.go (proof of death), rebuild.go (the last way out of a quarantine).
-// The end of an agent: closing.go. How the owner sleeps: idle.go.
+// Read a transfer in this order: engine_calls.go (Expect and Offer become events), peers.go (the peer's records are looked up),
+// connections.go (it is connected), execute.go (effects become messages), owner.go (the loop, and messages of peers become events),
+// post.go (a write is planned and posted), owner.go again (its end), engine_calls.go (report). A cancel takes the same files without
+// post.go; then quarantine.go has the blocks that may still be written. Lost peers: connections.go, liveness.go (proof of death),
+// rebuild.go (the last way out of a quarantine). The end of an agent: closing.go. How the owner sleeps: idle.go.
 package agent
 
 import (

@@ -288,6 +288,16 @@ func (o *owner) message(in transport.Incoming) {
 	o.held++
 }
 
+// messageEvents is what each kind of message is, and whether it is for the producer, by its kind; Parse knows no others.
+var messageEvents = [...]struct {
+	kind     core.EventKind
+	producer bool
+}{
+	wire.KindWriteRequest: {core.EvWriteRequest, true}, wire.KindCancel: {core.EvCancel, true}, wire.KindAck: {core.EvAck, true},
+	wire.KindHeartbeat: {core.EvHeartbeat, true}, wire.KindStatus: {core.EvStatus, false}, wire.KindDone: {core.EvStatus, false},
+	wire.KindHeartbeatAck: {core.EvHeartbeatAck, false}, wire.KindBye: {core.EvBye, false},
+}
+
 // receive checks the MAC of a known peer's message and gives the message to the core that it is for.
 func (o *owner) receive(l *wire.Packet) {
 	p := o.agents[string(l.Agent)]
@@ -310,29 +320,12 @@ func (o *owner) receive(l *wire.Packet) {
 		o.retryConnect(p)
 	}
 	e := core.Event{Peer: p.id, Inc: p.record.Incarnation, Seq: m.Seq, ID: m.ID, Msg: m, Detail: m.Why, Down: !p.connected}
-	switch m.Kind {
-	case wire.KindWriteRequest:
-		e.Kind, e.Budget = core.EvWriteRequest, o.budgetOf(p)
-		o.stepProducer(e)
-	case wire.KindCancel:
-		e.Kind = core.EvCancel
-		o.stepProducer(e)
-	case wire.KindAck:
-		e.Kind = core.EvAck
-		o.stepProducer(e)
-	case wire.KindHeartbeat:
-		e.Kind = core.EvHeartbeat
-		o.stepProducer(e)
-	case wire.KindStatus, wire.KindDone:
-		e.Kind = core.EvStatus
-		o.stepConsumer(e)
-	case wire.KindHeartbeatAck:
-		e.Kind = core.EvHeartbeatAck
-		o.stepConsumer(e)
-	case wire.KindBye:
-		e.Kind = core.EvBye
-		o.stepConsumer(e)
+	if m.Kind == wire.KindWriteRequest {
+		e.Budget = o.budgetOf(p)
 	}
+	to := messageEvents[m.Kind]
+	e.Kind = to.kind
+	o.deliver(delivery{event: e, producer: to.producer})
 }
 
 // ended takes the end of a write.

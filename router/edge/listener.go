@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"maps"
@@ -246,43 +245,6 @@ func (a *clientConn) finishRequest() bool {
 	}
 	a.lingers = a.unfinished
 	return !a.unfinished && !a.closes
-}
-
-// headEnd finds the end of a request's head.
-type headEnd struct {
-	length int  // of the line so far
-	cr     bool // its last byte is a carriage return
-	begun  bool // there was a line
-	bareLF bool // a line ended without a carriage return
-}
-
-// find returns how many bytes of b belong to the head, -1 if it goes on. Empty lines before the head are part of it.
-func (h *headEnd) find(b []byte) int {
-	for from := 0; ; {
-		i := bytes.IndexByte(b[from:], '\n')
-		if i < 0 {
-			if rest := len(b) - from; rest > 0 {
-				h.length, h.cr = h.length+rest, b[len(b)-1] == '\r'
-			}
-			return -1
-		}
-		if i > 0 {
-			h.cr = b[from+i-1] == '\r'
-		}
-		length := h.length + i
-		if h.cr {
-			length--
-		} else {
-			h.bareLF = true
-		}
-		h.length, h.cr = 0, false
-		from += i + 1
-		if length == 0 && h.begun {
-			h.begun = false
-			return from
-		}
-		h.begun = h.begun || length > 0
-	}
 }
 
 // JoinNext joins the next write with the one after it, which must come. Both are within the write deadline of that time, which is removed

@@ -47,9 +47,9 @@ func (p *Producer) EndSession(peer PeerID) {
 }
 
 // Counts returns how many write requests are not forgotten, how many offers are held, and how many blocks those have.
-func (p *Producer) Counts() (registrations, offers, held int) {
+func (p *Producer) Counts() (requests, offers, held int) {
 	for _, in := range p.Sessions {
-		registrations += len(in.Requests)
+		requests += len(in.Requests)
 	}
 	for _, g := range p.Outgoing {
 		if g.State == OutgoingHeld || g.State == outgoingDraining {
@@ -57,7 +57,7 @@ func (p *Producer) Counts() (registrations, offers, held int) {
 			held += transfer.CountBlocks(g.Offer.Groups)
 		}
 	}
-	return registrations, offers, held
+	return requests, offers, held
 }
 
 // KeepTombstones takes over what an older table had spent. Their sessions are gone, the ids are not.

@@ -14,7 +14,7 @@ type PeerID int32
 // Event is one thing that happens to a producer or a consumer.
 type Event struct {
 	At     time.Duration // since the agent's start
-	Kind   eventKind
+	Kind   EventKind
 	Peer   PeerID
 	Inc    metadata.Incarnation // session, gone, offer: whose
 	Seq    uint64
@@ -40,10 +40,11 @@ type Link struct {
 	Down   bool // it cannot be reached now
 }
 
-type eventKind uint8
+// EventKind says what an Event is.
+type EventKind uint8
 
 const (
-	EvUp           eventKind = iota + 1 // a peer can be reached
+	EvUp           EventKind = iota + 1 // a peer can be reached
 	EvDown                              // the connection to a peer is lost
 	EvUnreachable                       // a peer cannot be reached and will not be
 	EvGone                              // an incarnation is void, or one agent of it, if a peer is named
@@ -77,11 +78,12 @@ var eventNames = [...]string{
 	"heartbeat", "queue", "heartbeat-ack", "bye", "close", "tick",
 }
 
-func (k eventKind) String() string { return eventNames[k] }
+// String names the kind.
+func (k EventKind) String() string { return eventNames[k] }
 
 // Effect is one thing that the owner of a producer or a consumer must do.
 type Effect struct {
-	Do     action
+	Do     Action
 	Peer   PeerID
 	Seq    uint64
 	ID     kvplane.TransferID
@@ -99,10 +101,11 @@ type Effect struct {
 	Expect *kvplane.Expectation // write request, report on D
 }
 
-type action uint8
+// Action says what an Effect has the owner do.
+type Action uint8
 
 const (
-	DoStatus       action = iota + 1 // send a STATUS
+	DoStatus       Action = iota + 1 // send a STATUS
 	DoWriteRequest                   // send a WRITE_REQUEST
 	DoCancel                         // send a CANCEL
 	DoAck                            // send an ACK, unless another message to this peer carries it
@@ -124,7 +127,8 @@ var actionNames = [...]string{
 	"send-heartbeat", "send-heartbeat-ack", "send-bye", "drop",
 }
 
-func (a action) String() string { return actionNames[a] }
+// String names the action.
+func (a Action) String() string { return actionNames[a] }
 
 // Drop says why an event had no effect.
 type Drop uint8

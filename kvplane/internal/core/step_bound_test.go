@@ -13,7 +13,7 @@ func numbered(i int) kvplane.TransferID {
 }
 
 // count says how many of the effects do something.
-func count(out []Effect, do action) int {
+func count(out []Effect, do Action) int {
 	n := 0
 	for _, x := range out {
 		if x.Do == do {

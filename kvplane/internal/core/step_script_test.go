@@ -29,7 +29,7 @@ func parseEvent(t *testing.T, line string) Event {
 	e := Event{Inc: metadata.Incarnation{Engine: "far", Generation: 1}, Msg: &wire.Message{Wait: 5 * time.Second}, At: -1}
 	for k, name := range eventNames {
 		if name == words[0] {
-			e.Kind = eventKind(k)
+			e.Kind = EventKind(k)
 		}
 	}
 	if e.Kind == 0 {
