@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -18,6 +17,7 @@ import (
 
 	"pdrouter/auth/keys"
 	"pdrouter/internal/discovery"
+	"pdrouter/internal/golden"
 	"pdrouter/internal/limits"
 	"pdrouter/internal/reload"
 	"pdrouter/internal/shared"
@@ -34,8 +34,6 @@ import (
 	"pdrouter/router/reclaim"
 	"pdrouter/router/report"
 )
-
-var update = flag.Bool("update", false, "write testdata/metrics.txt anew")
 
 // TestMetricsExposition: every metric of the table has a value, and the names, types and labels of all metrics are those of
 // testdata/metrics.txt, which dashboards depend on. -update writes the file.
@@ -67,19 +65,7 @@ func TestMetricsExposition(t *testing.T) {
 	if d := cmp.Diff(got, table); d != "" {
 		t.Errorf("values(-) table(+):\n%s", d)
 	}
-	const path = "testdata/metrics.txt"
-	if *update {
-		if err := os.WriteFile(path, []byte(strings.Join(got, "")), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(strings.Join(got, ""), string(want)); d != "" {
-		t.Errorf("got(-) want(+):\n%s", d)
-	}
+	golden.Equal(t, "testdata/metrics.txt", strings.Join(got, ""))
 }
 
 // exposed returns what a scrape shows of pdrouter's own metrics, without the help texts.

@@ -1,12 +1,13 @@
 package configfile
 
 import (
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"pdrouter/internal/golden"
 )
 
 // keysOf lists the keys of a configuration, with those of its sections; those of lists have [].
@@ -61,17 +62,5 @@ func TestEveryKeyIsLiveOrFixed(t *testing.T) {
 			}
 		}
 	}
-	const path = "testdata/reload_keys.txt"
-	if *update {
-		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b.String() != string(want) {
-		t.Errorf("%s is not what the types say: decide of each new key whether a reload changes it, and run with -update", path)
-	}
+	golden.Equal(t, "testdata/reload_keys.txt", b.String()) // of a new key, decide whether a reload changes it
 }

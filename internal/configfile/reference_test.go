@@ -1,12 +1,10 @@
 package configfile
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -15,10 +13,9 @@ import (
 	"time"
 	"unicode"
 
+	"pdrouter/internal/golden"
 	"pdrouter/internal/yamlfile"
 )
-
-var update = flag.Bool("update", false, "write docs/configuration.md anew")
 
 // TestConfigurationReference holds docs/configuration.md against the configuration's own types: every key, its kind,
 // and what the source says of it. go test ./internal/configfile -run Reference -update writes it.
@@ -30,24 +27,13 @@ func TestConfigurationReference(t *testing.T) {
 		"has a unit (`30s`); a size is a number of bytes or has the unit KiB, MiB or GiB (`32MiB`). Keys at the top that begin with `x-` may hold anything, so that " +
 		"YAML anchors have a place. Variables of the environment are not replaced.\n")
 	r.rows(reflect.TypeFor[File](), "")
-	got, path := r.b.String(), filepath.Join(r.root, "docs", "configuration.md")
+	got := r.b.String()
 	for name := range r.fields {
 		if camel.MatchString(name) && regexp.MustCompile(`\b`+name+`\b`).MatchString(got) {
 			t.Errorf("the page has %s, a name of Go; want its key", name)
 		}
 	}
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Error("docs/configuration.md is not what the types say; go test ./internal/configfile -run Reference -update writes it")
-	}
+	golden.Equal(t, filepath.Join(r.root, "docs", "configuration.md"), got)
 }
 
 // reference collects the page.

@@ -16,6 +16,7 @@ import (
 	validator "github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
 
+	"pdrouter/internal/golden"
 	"pdrouter/internal/yamlfile"
 )
 
@@ -55,15 +56,7 @@ func TestConfigurationSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got = append(got, '\n')
-	if *update {
-		if err := os.WriteFile("schema.json", got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if !*update && !bytes.Equal(got, []byte(Schema)) { // what was written is embedded when the test is built again
-		t.Error("schema.json is not what the types say; go test ./internal/configfile -run Schema -update writes it")
-	}
+	golden.Equal(t, "schema.json", string(got)+"\n")
 }
 
 // describe collects the comments of a type's fields, and of the types below, under the names that jsonschema looks for.

@@ -160,8 +160,9 @@ func Packages() map[string]Package {
 		"internal/background": {},
 		"internal/disconnect": {Outside: []string{"golang.org/x/sys"}}, // epoll
 		"internal/gather":     {},
-		"internal/refusal":    {}, // a leaf: how every listener but the clients' refuses
-		"internal/httpsyntax": {}, // a leaf: tokens, header fields, lengths
+		"internal/golden":     {Outside: []string{"github.com/google/go-cmp"}}, // for tests alone: files that they compare with
+		"internal/refusal":    {},                                              // a leaf: how every listener but the clients' refuses
+		"internal/httpsyntax": {},                                              // a leaf: tokens, header fields, lengths
 		// A leaf: the table of metrics and the registry that is made from it.
 		"internal/telemetry": {Outside: []string{"github.com/prometheus/client_golang"}},
 		"internal/nonblock":  {Outside: []string{"golang.org/x/sys"}},

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-)
 
-var update = flag.Bool("update", false, "write docs/metrics.md anew")
+	"pdrouter/internal/golden"
+)
 
 // TestTable: every row is complete, and no two rows have the same name.
 func TestTable(t *testing.T) {
@@ -107,19 +106,7 @@ func TestMetricsReference(t *testing.T) {
 			fmt.Fprintf(&page, "| `%s` | %s, %s | %s | %s | %s |\n", name, m.Kind, m.Unit, m.Help, m.Use, m.AtStart)
 		}
 	}
-	const path = "../../docs/metrics.md"
-	if *update {
-		if err := os.WriteFile(path, []byte(page.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != page.String() {
-		t.Error("docs/metrics.md is not what the table says; go test ./internal/telemetry -run Reference -update writes it")
-	}
+	golden.Equal(t, "../../docs/metrics.md", page.String())
 }
 
 // TestPagesNameMetrics: the documentation, the examples and the manifests name only metrics that there are.

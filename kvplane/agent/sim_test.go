@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pdrouter/internal/golden"
 )
 
 // simBudget is for how long TestSimulator runs; without it, it runs a fixed number of seeds. simFirst is where it
@@ -161,8 +162,6 @@ func TestSimulatorRepeats(t *testing.T) {
 	}
 }
 
-var updateTraces = flag.Bool("update", false, "rewrite testdata/traces.txt")
-
 // tracesFile holds the hash of the trace of each seed from 1 on, one on a line. A trace has the time of every event, every
 // byte that is sent, what is written and what is reported.
 const tracesFile = "testdata/traces.txt"
@@ -178,17 +177,15 @@ func TestSimulatorTraces(t *testing.T) {
 	if len(want) != 1000 {
 		t.Fatalf("%d traces are known; want 1000", len(want))
 	}
-	if os.Getenv("KVPLANE_SEEDS") != "all" && !*updateTraces {
+	if os.Getenv("KVPLANE_SEEDS") != "all" && !golden.Updating() {
 		want = want[:seedsOf(50, 10)]
 	}
 	got := make([]string, len(want))
 	for i := range want {
 		got[i] = fmt.Sprintf("%016x", runSim(simSeed(uint64(i+1)), nil, nil, false).hash)
 	}
-	if *updateTraces {
-		if err := os.WriteFile(tracesFile, []byte(strings.Join(got, "\n")+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+	if golden.Updating() {
+		golden.Equal(t, tracesFile, strings.Join(got, "\n")+"\n")
 		return
 	}
 	for i := range want {

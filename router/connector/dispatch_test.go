@@ -1,8 +1,6 @@
 package connector
 
 import (
-	"bytes"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -11,16 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"pdrouter/internal/golden"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/reason"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/dispatch")
-
 // TestDispatchScripts runs testdata/dispatch/*.txt. A file has scripts, each a comment, the connector, the number of
-// attempts and the events; then ----, the actions of every event, and an empty line.
+// attempts and the events; then ----, the actions of every event, and an empty line. -update writes what follows each ---- anew.
 func TestDispatchScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/dispatch/*.txt")
 	if err != nil || len(files) == 0 {
@@ -28,28 +23,19 @@ func TestDispatchScripts(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			got, want := runScripts(t, file)
-			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("-want +got; -update rewrites the file\n%s", diff)
-			}
+			golden.Equal(t, file, runScripts(t, file))
 		})
 	}
 }
 
-func runScripts(t *testing.T, file string) (got, want []byte) {
+func runScripts(t *testing.T, file string) string {
 	t.Helper()
-	want, err := os.ReadFile(file)
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
-	for i, script := range strings.Split(strings.TrimRight(string(want), "\n"), "\n\n") {
+	var out strings.Builder
+	for i, script := range strings.Split(strings.TrimRight(string(raw), "\n"), "\n\n") {
 		input, _, _ := strings.Cut(script, "\n----")
 		if i > 0 {
 			out.WriteString("\n")
@@ -74,7 +60,7 @@ func runScripts(t *testing.T, file string) (got, want []byte) {
 			}
 		}
 	}
-	return out.Bytes(), want
+	return out.String()
 }
 
 func describe(a dispatch.Action) string {

@@ -1,34 +1,14 @@
 package core
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"pdrouter/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata/step")
-
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(got, string(want)); diff != "" {
-		t.Errorf("%s differs (-got +want):\n%s", path, diff)
-	}
-}
 
 // TestStepScripts plays testdata/step/*.txt: a first line naming the side, then events, each followed by ----, its
 // effects and what is remembered after it.
@@ -69,7 +49,7 @@ func TestStepScripts(t *testing.T) {
 				}
 				fmt.Fprintln(&out, line)
 			}
-			golden(t, path, out.String())
+			golden.Equal(t, path, out.String())
 		})
 	}
 }
@@ -178,7 +158,7 @@ func TestStepMatrix(t *testing.T) {
 					}
 				}
 			}
-			golden(t, filepath.Join("testdata/step", m.file), out.String())
+			golden.Equal(t, filepath.Join("testdata/step", m.file), out.String())
 		})
 	}
 }
