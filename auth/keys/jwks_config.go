@@ -24,8 +24,8 @@ type JWKSConfig struct {
 	// question forward, but not nearer than this. Default 10s; 1s to refresh.
 	MinInterval time.Duration `yaml:"min_interval"`
 	// MaxStale is how long the last good set is believed while no newer one can be had. After it the issuer's tokens are
-	// answered 503, until it can be asked again. Whoever can keep the gateway from the issuer gains this long with a
-	// key that was withdrawn; an outage shorter than this costs nothing. Default 24h, the longest life of a token by
+	// answered 503, until it can be asked again. An attacker who keeps the gateway from the issuer can use a
+	// withdrawn key for this long; a shorter outage costs nothing. Default 24h, the longest life of a token by
 	// default: no token from before the outage is valid after it. More than refresh, and at most 168h.
 	MaxStale time.Duration `yaml:"max_stale"`
 	// Timeout is for one whole question, from the connection to the last byte. Default 5s; at most 1m.

@@ -159,11 +159,11 @@ func knownLimits() []limit {
 		},
 		{
 			"A registration over NIXL", `^plane/register: `,
-			"Bare agents need 127 µs, of which the bytes alone are 57 µs. The rest is the same messages as those of a completion.",
+			"Bare agents need 127 µs; the bytes alone are 57 µs of it. The rest is the same messages as those of a completion.",
 		},
 		{
 			"Four pairs at once", `^pair/cold: .* 4 pairs at once`,
-			"A handshake is CPU time. Over NIXL one pair takes 42 to 45 ms of it and four pairs of one prefill engine 115 to 165 ms, of which two CPUs do at most half each. A third of it is the choice of transports, in which UCX looks at the network interfaces. By the kernel's copy five processes share the two CPUs. The aim needs as many CPUs as engines.",
+			"A handshake is CPU time. Over NIXL one pair takes 42 to 45 ms of it and four pairs of one prefill engine 115 to 165 ms. Two CPUs share that, so it takes at least half as long. A third of it is the choice of transports, in which UCX looks at the network interfaces. By the kernel's copy five processes share the two CPUs. The aim needs as many CPUs as engines.",
 		},
 		{
 			"A request beside a cold pair", `^pair/cold: .* request beside a cold pair`,

@@ -151,8 +151,8 @@ func (a Auth) NewAgents(files *reload.Credentials) (*auth.Agents, error) {
 	return auth.NewAgents(v)
 }
 
-// NewAdmins reads the keys that authenticate administrators and adds them to files; nil if whoever reaches the operations'
-// listener may use it.
+// NewAdmins reads the keys that authenticate administrators and adds them to files. It returns nil if the operations' listener is open
+// to all who reach it.
 func (a Auth) NewAdmins(files *reload.Credentials) (*auth.Admins, error) {
 	v, err := a.Admins.Verifier(auth.AdminAudience, files)
 	if v == nil || err != nil {

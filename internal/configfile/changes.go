@@ -23,7 +23,7 @@ func FixedKeys() []string {
 	return []string{"metadata", "reclaim", "replicas", "advanced", "auth.records", "limits.recent", "limits.concurrent", "limits.handshakes", "limits.handshakes_per_engine", "timeouts.probe", "timeouts.read", "timeouts.idle"}
 }
 
-// Fixed reports whether the key cannot change while the gateway runs. A key that nobody has thought of cannot.
+// Fixed reports whether the key cannot change while the gateway runs. A key that is in neither list cannot.
 func Fixed(key string) bool {
 	under := func(section string) bool {
 		rest, in := strings.CutPrefix(key, section)

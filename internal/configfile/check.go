@@ -33,8 +33,8 @@ func Validate(path string, skipFiles bool) (*Loaded, error) {
 }
 
 // CheckFiles opens every file that the configuration names as serve would, and reports all that cannot be used. Files of
-// engines that old, which may be nil, had as well are left out: who looks at them says what is wrong with them, and their last
-// good content holds, so that whoever writes one cannot keep the configuration from being read again.
+// engines that old, which may be nil, had as well are left out. Their source reports what is wrong with them and keeps their last
+// good content, so a mistake in such a file does not keep the configuration from being read again.
 func (l *Loaded) CheckFiles(old *Loaded) error {
 	followed := map[string]bool{}
 	if old != nil {

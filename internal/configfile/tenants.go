@@ -12,11 +12,10 @@ import (
 	"pdrouter/internal/limits"
 )
 
-// Tenants says what clients may use. A tenant is whoever is counted together: all keys of one name, or a token's
-// issuer and subject. What its credentials say comes first, then what is said here of its name, then the default, for each
-// of the three limits by itself.
+// Tenants says what clients may use. Requests of one tenant are counted together: those of all keys with one name, or of tokens
+// with one issuer and subject. Each of the three limits is that of its credentials, else the one here for its name, else the default.
 type Tenants struct {
-	Default auth.Limits            `yaml:"default"` // of whoever nothing else is said; 0 is no limit
+	Default auth.Limits            `yaml:"default"` // where nothing else sets a limit; 0 is no limit
 	Named   map[string]auth.Limits `yaml:"named"`   // by an API key's name, or by issuer|subject
 }
 

@@ -173,7 +173,7 @@ func (f *Fleet) Config(clients, agents, operations string) string {
 	return b.String()
 }
 
-// FreeAddresses returns n loopback addresses that nobody listens on at this moment. They lie below the ports that
+// FreeAddresses returns n loopback addresses on which nothing listens at this moment. They lie below the ports that
 // systems give to outgoing connections: else one process that dials another's address before it listens may take the
 // very port, and even be connected to itself.
 func FreeAddresses(n int) ([]string, error) {
@@ -293,8 +293,7 @@ func (f *Fleet) transportUsed() string {
 	return "unknown"
 }
 
-// Stop ends everything, the gateway last, to which the engines say that they go, and reports whoever did not stop
-// cleanly.
+// Stop ends all processes, the gateway last because engines tell it that they go. It reports those that did not stop cleanly.
 func (f *Fleet) Stop() error {
 	var errs []error
 	for _, p := range slices.Backward(f.Processes) {
@@ -303,7 +302,7 @@ func (f *Fleet) Stop() error {
 	return errors.Join(errs...)
 }
 
-// Tail returns err's likely cause from the logs: the last lines of whoever ended by itself, else of the gateway.
+// Tail returns err's likely cause from the logs: the last lines of the process that ended by itself, else of the gateway.
 func (f *Fleet) Tail() error {
 	for _, p := range f.Processes {
 		if ended, err := p.Ended(); ended && err != nil {
