@@ -118,16 +118,7 @@ func administerAuth(t *testing.T, model, more, moreAuth string) *administration 
 	if a.g, err = newGateway(l, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- a.g.run(ctx) }()
-	t.Cleanup(func() {
-		http.DefaultClient.CloseIdleConnections()
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	running(t, a.g)
 	a.clients, a.admin = "http://"+a.g.clients.Addr().String(), "http://"+a.g.admins.Addr().String()
 	return a
 }

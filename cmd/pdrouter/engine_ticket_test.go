@@ -107,15 +107,7 @@ auth:
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- g.run(ctx) }()
-	t.Cleanup(func() { // after the engines have withdrawn their records
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	running(t, g) // until the engines, which start later, have withdrawn their records
 	p.url, p.clients = "http://"+g.agents.Addr().String(), "http://"+g.clients.Addr().String()
 	for i, e := range []struct{ name, role, tp string }{{"prefill-0", "prefill", "2"}, {"decode-0", "decode", "1"}, {"decode-1", "decode", "4"}} {
 		p.start(t, e.name, e.role, "--tp", e.tp, "--listen", ports[i], "--control", ports[i+3], "--record-keys", p.trusted)

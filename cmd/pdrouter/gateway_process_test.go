@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -31,6 +33,21 @@ func startGateway(t *testing.T, config string) (p *proc.Process, clients string)
 	t.Cleanup(func() { _ = p.Cmd.Process.Kill(); <-p.Done })
 	_ = dialSoon(t, addresses[0], p).Close()
 	return p, addresses[0]
+}
+
+// running runs a gateway in this process until the test and what it starts after this call have ended.
+func running(t *testing.T, g *gateway) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- g.run(ctx) }()
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("gateway: %v", err)
+		}
+	})
 }
 
 // dialSoon connects as soon as the process listens.

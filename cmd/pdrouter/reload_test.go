@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -69,16 +68,7 @@ func serveFile(t *testing.T, path string) *changeable {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- g.run(ctx) }()
-	t.Cleanup(func() {
-		http.DefaultClient.CloseIdleConnections()
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("gateway: %v", err)
-		}
-	})
+	running(t, g)
 	return &changeable{g, t, path}
 }
 

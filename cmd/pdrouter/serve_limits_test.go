@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -57,15 +56,7 @@ func startLimited(t *testing.T, redis, keys, tenants string) (both [2]limitedGat
 			t.Fatal(err)
 		}
 		both[i] = limitedGateway{g, "http://" + g.clients.Addr().String()}
-		ctx, stop := context.WithCancel(context.Background())
-		ended := make(chan error, 1)
-		go func() { ended <- g.run(ctx) }()
-		t.Cleanup(func() {
-			stop()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		})
+		running(t, g)
 	}
 	return both, release
 }

@@ -146,15 +146,7 @@ func (f *fakeStock) health(well bool) {
 func stockGateway(t *testing.T, p, d *fakeStock, more string) *gateway {
 	t.Helper()
 	g := newStockGateway(t, p, d, more)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- g.run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("gateway: %v", err)
-		}
-	})
+	running(t, g)
 	return g
 }
 

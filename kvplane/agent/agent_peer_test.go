@@ -133,15 +133,7 @@ func TestConsumerKilled(t *testing.T) {
 		next := newRig(t, side(2), rigOptions{
 			transport: func() transport.Transport { return net.transport() }, directory: dir, role: metadata.Decode, name: "d", gen: 2,
 		})
-		id = kvplane.NewTransferID()
-		p.fill(id, fromP[0], 12)
-		p.offer(id, next, 12, fromP)
-		next.expect(id, p, [2]int{0, 12}, toD)
-		next.await(id, kvplane.Ready)
-		p.await(id, kvplane.Sent)
-		if wrong := next.wrong(id, toD[0], 0, 12); wrong > 0 {
-			t.Errorf("%d bytes are wrong", wrong)
-		}
+		whole(t, p, next)
 	})
 }
 
