@@ -18,6 +18,7 @@ import (
 	"pdrouter/internal/yamlfile"
 	"pdrouter/router"
 	"pdrouter/router/config"
+	"pdrouter/router/fleet"
 )
 
 const (
@@ -154,18 +155,18 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 
 // engines describes every engine.
 func (a *admin) engines() []adminEngine {
-	state := map[string]router.EngineStats{}
+	known := map[string]engineStats{}
 	for _, e := range a.stats().Engines {
 		if e.Of != "" { // what is known of an engine is what is known of its ranks
 			e.Name = e.Of
 		}
-		one := state[e.Name]
-		one.Up, one.InFlight = one.Up || e.Up, one.InFlight+e.InFlight
-		state[e.Name] = one
+		one := known[e.Name]
+		one.up, one.checked, one.inFlight = one.up || e.Up, one.checked || e.State != fleet.Unchecked, one.inFlight+e.InFlight
+		known[e.Name] = one
 	}
 	all := []adminEngine{}
 	for _, p := range a.sources.engines() {
-		all = append(all, describe(p, state[p.Name].Up, state[p.Name].InFlight))
+		all = append(all, describe(p, known[p.Name]))
 	}
 	return all
 }

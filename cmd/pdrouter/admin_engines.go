@@ -12,6 +12,7 @@ import (
 	"pdrouter/internal/configfile"
 	"pdrouter/metadata"
 	"pdrouter/router/config"
+	"pdrouter/router/fleet"
 )
 
 // adminError is how a request of an administrator ends when it does not succeed.
@@ -37,7 +38,7 @@ type adminEngine struct {
 	Control     string     `json:"control,omitempty"`
 	SideChannel string     `json:"side_channel,omitempty"`
 	Source      string     `json:"source"`    // static, dns, file or admin
-	State       string     `json:"state"`     // up, down, draining, drained, leaving, removing or removed
+	State       string     `json:"state"`     // up, unchecked, down, draining, drained, leaving, removing or removed
 	InFlight    int64      `json:"in_flight"` // legs that it works on, of this gateway
 	Drain       bool       `json:"drain"`     // it takes no more requests
 	By          string     `json:"changed_by,omitempty"`
@@ -61,10 +62,17 @@ func lapsedOf(all recordsByEngine) []adminLapsed {
 	return out
 }
 
-// describe says what is known of an engine. up reports whether it is not down.
-func describe(p placed, up bool, inFlight int64) adminEngine {
+// engineStats is what this gateway's router knows of an engine.
+type engineStats struct {
+	up       bool // it is not down
+	checked  bool // it has answered at least once
+	inFlight int64
+}
+
+// describe says what is known of an engine.
+func describe(p placed, s engineStats) adminEngine {
 	e := adminEngine{Name: p.Name, Model: p.model, Role: p.list, URL: p.URL, Control: p.Control, SideChannel: p.SideChannel, Source: p.from,
-		InFlight: inFlight, Drain: p.Drain, By: p.record.By}
+		InFlight: s.inFlight, Drain: p.Drain, By: p.record.By}
 	switch {
 	case p.gone:
 		e.State, e.Drain = "removed", true
@@ -72,11 +80,13 @@ func describe(p placed, up bool, inFlight int64) adminEngine {
 		e.State = "removing"
 	case p.leaving:
 		e.State = "leaving"
-	case p.Drain && inFlight > 0:
+	case p.Drain && s.inFlight > 0:
 		e.State = "draining"
 	case p.Drain:
 		e.State = "drained"
-	case up:
+	case s.up && !s.checked:
+		e.State = fleet.Unchecked
+	case s.up:
 		e.State = "up"
 	default:
 		e.State = "down"

@@ -228,6 +228,24 @@ func TestAdminUnderLoad(t *testing.T) {
 	load.Wait()
 }
 
+// TestAddedEngineIsUncheckedFirst adds an engine whose health check is still to be answered.
+func TestAddedEngineIsUncheckedFirst(t *testing.T) {
+	one := newFakeServing(t, "one", "127.0.0.1:0")
+	a := administer(t, fmt.Sprintf("{name: m, engines: [{name: one, url: %q}]}", one.URL), "")
+	a.until("the first engine is up", a.lists("one", "up"))
+	answer := make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-answer:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(slow.Close)
+	a.must("slow is unchecked", "add", "m", "engines", "slow", slow.URL)
+	close(answer)
+	a.until("the engine has answered", a.lists("slow", "up"))
+}
+
 // TestAdminRefuses tells nobody more than that they may not, and administrators what is wrong.
 func TestAdminRefuses(t *testing.T) {
 	one := newFakeServing(t, "one", "127.0.0.1:0")

@@ -132,5 +132,8 @@ func TestValidateProbe(t *testing.T) {
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%s: got %v; want %q", model, err, want)
 		}
+		if strings.Contains(out.String(), "is sound") != (err == nil) {
+			t.Errorf("%s: %v, and said\n%s", model, err, out.String())
+		}
 	}
 }

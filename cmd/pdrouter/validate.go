@@ -28,25 +28,20 @@ func validateCommand() *cobra.Command {
 			return err
 		}
 		l, err := configfile.Validate(*path, *skipFiles)
+		if err != nil && !output.json() {
+			return err
+		}
+		var warnings []string
+		if err == nil && *probe {
+			warnings, err = askEngines(c.Context(), l)
+		}
 		if output.json() {
-			var warnings []string
-			if err == nil {
-				warnings = l.Warnings(!*skipFiles)
-			}
-			if err == nil && *probe {
-				var more []string
-				more, err = askEngines(c.Context(), l)
-				warnings = append(warnings, more...)
+			if l != nil {
+				warnings = append(l.Warnings(!*skipFiles), warnings...)
 			}
 			return errors.Join(printJSON(c.OutOrStdout(), validationOf(err, warnings)), err)
 		}
-		if err != nil {
-			return err
-		}
-		if err := l.Summarize(c.OutOrStdout(), !*skipFiles); err != nil || !*probe {
-			return err
-		}
-		return reportProbe(c.Context(), l, c.OutOrStdout())
+		return errors.Join(printValidation(c.OutOrStdout(), l, !*skipFiles, *probe, warnings, err), err)
 	}
 	return c
 }
@@ -78,17 +73,23 @@ func validationOf(err error, warnings []string) validation {
 	return v
 }
 
-// reportProbe prints what the engines' own words make of the configuration. It returns an error if something does not fit.
-func reportProbe(ctx context.Context, l *configfile.Loaded, out io.Writer) error {
-	fmt.Fprintln(out)
-	warnings, err := askEngines(ctx, l)
+// printValidation prints what the configuration would serve, warnings last. wrong is what the engines say against it.
+func printValidation(out io.Writer, l *configfile.Loaded, files, probed bool, warnings []string, wrong error) error {
+	verdict := "is sound"
+	if wrong != nil {
+		verdict = "does not fit what its engines say"
+	}
+	fmt.Fprintf(out, "%s %s\n\n", l.Path, verdict)
+	if err := l.Summarize(out, files); err != nil {
+		return err
+	}
 	for _, text := range warnings {
-		fmt.Fprintf(out, "WARNING: %s\n", text)
+		fmt.Fprintf(out, "\nWARNING: %s\n", text)
 	}
-	if err == nil {
-		fmt.Fprintln(out, "every engine answers and fits the configuration")
+	if probed && wrong == nil {
+		fmt.Fprintln(out, "\nevery engine answers and fits the configuration")
 	}
-	return err
+	return nil
 }
 
 // askEngines compares the configuration with what the engines say. It returns what does not fit as an error, each with file and line.

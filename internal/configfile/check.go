@@ -142,7 +142,6 @@ func readable(path string) error {
 // Summarize prints listeners, models and warnings; those about what files hold only if these may be opened.
 func (l *Loaded) Summarize(out io.Writer, files bool) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(w, "%s is sound\n\n", l.Path)
 	fmt.Fprintf(w, "listener\taddress\twho may call\n")
 	fmt.Fprintf(w, "clients\t%s%s\t%s\n", l.Listen.Clients, l.Listen.ClientsTLS.note(), l.whoClients())
 	fmt.Fprintf(w, "agents\t%s\n", l.whoAgents())

@@ -24,6 +24,9 @@ type PairOut struct {
 	Opened  uint64 `json:"opened"`
 }
 
+// Unchecked is the state of an engine that has not answered yet.
+const Unchecked = "unchecked"
+
 // State returns the engine's state (up, slow_start, half_open, open, slow, overloaded, draining, down or unchecked), why it is not up, and
 // the share of its requests that it may get.
 func (e *Engine) State(now time.Time, slowStart time.Duration) (state, why string, share float64) {
@@ -44,7 +47,7 @@ func (e *Engine) State(now time.Time, slowStart time.Duration) (state, why strin
 	case s.Out == health.Overloaded:
 		return "overloaded", "it has refused requests as it is overloaded", 0
 	case !e.proven.Load():
-		return "unchecked", "it has not answered yet", s.Share
+		return Unchecked, "it has not answered yet", s.Share
 	case s.Share < 1:
 		return "slow_start", "it is new, or back", s.Share
 	}
