@@ -107,21 +107,13 @@ type Record struct {
 	Payload []byte `msgpack:"-" json:"-"`
 }
 
-// CheckAgent returns nil if the agent's name is one of this rank's of this run of its engine: "engine@generation/rank",
-// followed by "#n", n at least 2, from the n-th agent on that the rank has had in this run. Peers know agents by their
-// names alone, so a record must not name another engine's.
+// CheckAgent returns nil if the agent's name is that of this rank of this run of its engine, "engine@generation/rank". Peers know agents by
+// their names alone, so a record must not name another engine's.
 func (r Record) CheckAgent() error {
-	own := r.ID() + "/" + r.Rank.String()
-	rest, ok := strings.CutPrefix(r.Agent, own)
-	if ok && rest == "" {
-		return nil
+	if own := r.ID() + "/" + r.Rank.String(); r.Agent != own {
+		return fmt.Errorf("metadata: agent is %.300q; want %q", r.Agent, own)
 	}
-	if count, again := strings.CutPrefix(rest, "#"); ok && again {
-		if n, err := strconv.ParseUint(count, 10, 64); err == nil && n >= 2 && count == strconv.FormatUint(n, 10) {
-			return nil
-		}
-	}
-	return fmt.Errorf("metadata: agent is %.300q; want %q, or that and #n", r.Agent, own)
+	return nil
 }
 
 // SameProtocol reports whether nothing is known against two records' agents understanding each other: their protocols have

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -128,17 +127,7 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 		return nil, fmt.Errorf("engine: %w", err)
 	}
 	p.peers = agent.PeerDirectory{Records: gateway.Directory(), Own: o.cfg.Name}
-	var publisher atomic.Pointer[client.Publisher]
 	o.cfg.Plane = refengine.Plane{
-		Republish: func(rec metadata.Record) {
-			to := publisher.Load()
-			if to == nil {
-				return // no record of this engine is published yet
-			}
-			if err := to.Replace(rec); err != nil {
-				log.Error("record of a rebuilt rank", "err", err)
-			}
-		},
 		Transport:    func(int) (transport.Transport, error) { return p.transport.New(), nil },
 		Directory:    p.peers,
 		Events:       p.events,
@@ -155,7 +144,6 @@ func newEngineProcess(o engineOptions, log *slog.Logger) (_ *engineProcess, err 
 		return nil, err
 	}
 	p.publisher, err = client.NewPublisher(gateway, client.PublisherConfig{}, log, p.engine.Records()...)
-	publisher.Store(p.publisher)
 	return p, err
 }
 

@@ -58,7 +58,6 @@ func (c Config) withDefaults() Config {
 	c.ChatTokens = cmp.Or(c.ChatTokens, 256)
 	c.MaxRunning = cmp.Or(c.MaxRunning, 64)
 	c.MaxStep = cmp.Or(c.MaxStep, 2048)
-	c.Plane.Quarantine = c.Plane.Quarantine.WithDefaults()
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

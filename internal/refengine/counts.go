@@ -26,7 +26,6 @@ type counts struct {
 	steps     uint64
 	finished  map[string]uint64 // sequences by their end
 	transfers map[string]uint64 // hand-overs by their end
-	rebuilds  uint64            // ranks
 	tickets   map[string]uint64 // legs refused for their ticket, by what was wrong with it
 }
 

@@ -18,7 +18,6 @@ func (e *Engine) ignoredMetrics(w *strings.Builder) {
 	metric(w, "refengine_ignored_reports_total", "counter", "What ranks said without effect, by why.",
 		series{`why="foreign"`, i.Foreign}, series{`why="stranger"`, i.Stranger}, series{`why="doubled"`, i.Doubled},
 		series{`why="unknown"`, i.Unknown}, series{`why="misfit"`, i.Misfit}, series{`why="stale"`, i.Stale}, series{`why="missed"`, e.plane.together.Missed()})
-	metric(w, "refengine_rank_rebuilds_total", "counter", "Ranks rebuilt because silent peers kept blocks in quarantine.", series{"", e.counts.rebuilds})
 }
 
 // agentMetrics adds what each rank's agent holds and has seen.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
 )
@@ -22,30 +21,26 @@ type Engine struct {
 	plane    *plane // nil: only whole requests
 	admitter *ticket.Admitter
 	ended    chan struct{}
-	tasks    sync.WaitGroup // rebuilds
 	wake     chan struct{}
 
 	mu    sync.Mutex
 	inbox []func()
 
-	group      *group
-	pool       *pool
-	waiting    []*Sequence
-	running    []*Sequence
-	hanging    map[*Sequence]bool
-	transfers  map[kvplane.TransferID]*transfer
-	fresh      []*transfer // decode legs of which the plane must hear unless they have blocks now
-	step       []entry     // computed, its cost not over yet; nil: none
-	cost       *time.Timer
-	late       *time.Timer                                   // the plane's earliest deadline
-	crowded    agent.RebuildCandidates[metadata.Incarnation] // peers that keep too much in quarantine
-	watching   bool                                          // the quarantine is looked at again
-	rebuilding bool
-	stopping   bool
-	settling   bool // only blocks in quarantine are left, and their time is bounded
-	killed     bool
-	legs       [DecodeLeg + 1]int
-	counts     counts
+	group     *group
+	pool      *pool
+	waiting   []*Sequence
+	running   []*Sequence
+	hanging   map[*Sequence]bool
+	transfers map[kvplane.TransferID]*transfer
+	fresh     []*transfer // decode legs of which the plane must hear unless they have blocks now
+	step      []entry     // computed, its cost not over yet; nil: none
+	cost      *time.Timer
+	late      *time.Timer // the plane's earliest deadline
+	stopping  bool
+	settling  bool // only blocks in quarantine are left, and their time is bounded
+	killed    bool
+	legs      [DecodeLeg + 1]int
+	counts    counts
 }
 
 // entry is one sequence's part of a step.
@@ -249,7 +244,6 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	var err error
 	if e.plane != nil {
-		e.tasks.Wait()
 		err = e.plane.close()
 	}
 	return errors.Join(err, e.group.close())

@@ -24,11 +24,7 @@ type Plane struct {
 	SerialStarts bool                 // as in agent.Config
 	HTTP         string               // base URL of the engine's OpenAI routes, for its records
 	Control      string               // base URL of its control routes, for its records
-	Quarantine   agent.RebuildPolicy
-	// Republish is given the new record of a rank that was rebuilt: until it is published, peers do not reach the rank. It
-	// may be called from any goroutine; nil tells nobody.
-	Republish func(metadata.Record)
-	Tickets   ticket.Verifier // checks the tickets of legs; nil: legs need none
+	Tickets      ticket.Verifier      // checks the tickets of legs; nil: legs need none
 }
 
 // plane is the agents of one engine, one per rank, and what ties them to its scheduler: orders to all of them, reports

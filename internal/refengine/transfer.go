@@ -15,14 +15,12 @@ var ErrTransferKnown = errors.New("refengine: transfer id is in use")
 
 // transfer is one hand-over as this engine sees it, from the leg's arrival until its blocks are accounted for.
 type transfer struct {
-	id      kvplane.TransferID
-	seq     *Sequence         // whose leg it is
-	blocks  []int32           // kept after the sequence's end: offered, or not safe yet
-	late    *time.Timer       // decode: the leg waited too long for blocks of its own
-	stopped time.Time         // decode: when the blocks came into quarantine; zero is not
-	rest    [][]kvplane.Range // decode, by rank: what is old in the last blocks
-	judged  bool              // decode: no rebuild of a rank frees more of these blocks
-	renew   *time.Timer       // decode: its producer must be told again that the leg waits for blocks
+	id     kvplane.TransferID
+	seq    *Sequence         // whose leg it is
+	blocks []int32           // kept after the sequence's end: offered, or not safe yet
+	late   *time.Timer       // decode: the leg waited too long for blocks of its own
+	rest   [][]kvplane.Range // decode, by rank: what is old in the last blocks
+	renew  *time.Timer       // decode: its producer must be told again that the leg waits for blocks
 }
 
 // begin notes the transfer of a leg that has arrived.
@@ -117,8 +115,6 @@ func (e *Engine) abandon(s *Sequence, why string) {
 func (e *Engine) giveUp(s *Sequence, why string) {
 	t := e.transfers[s.req.Handoff.ID]
 	t.blocks, s.table = s.table, nil
-	t.stopped = time.Now()
-	e.watch()
 	e.plane.abandon(t.id, why)
 }
 

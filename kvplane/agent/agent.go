@@ -7,8 +7,8 @@
 // Read a transfer in this order: engine_calls.go (Expect and Offer become events), peers.go (the peer's records are looked up),
 // connections.go (it is connected), execute.go (effects become messages), owner.go (the loop, and messages of peers become events),
 // post.go (a write is planned and posted), owner.go again (its end), engine_calls.go (report). A cancel takes the same files without
-// post.go; then quarantine.go has the blocks that may still be written. Lost peers: connections.go, liveness.go (proof of death),
-// rebuild.go (the last way out of a quarantine). The end of an agent: closing.go. How the owner sleeps: idle.go.
+// post.go; then quarantine.go has the blocks that may still be written. Lost peers: connections.go, liveness.go (proof of death). The
+// end of an agent: closing.go. How the owner sleeps: idle.go.
 package agent
 
 import (
@@ -18,7 +18,6 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"pdrouter/kvplane"
@@ -69,10 +68,8 @@ type Agent struct {
 	lookups *lookups
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when the owner has ended
-	err     error         // of the transport's end; after done
-
-	mu     sync.Mutex
-	record metadata.Record // another one after each Rebuild
+	record  metadata.Record
+	err     error // of the transport's end; after done
 }
 
 // Open starts the agent: it registers the memory, listens, and runs until Close.
@@ -124,11 +121,7 @@ func Open(cfg Config) (*Agent, error) {
 }
 
 // Record returns the rank's complete record, for publishing. The caller sets Published, Expires and the signature.
-func (a *Agent) Record() metadata.Record {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.record
-}
+func (a *Agent) Record() metadata.Record { return a.record }
 
 // Expect asks every producer rank of the peer to write into reserved blocks. It ends in Ready, or in Failed and Reusable.
 // An id serves once: a second Expectation under an id that is still alive is ignored.

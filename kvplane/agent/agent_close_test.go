@@ -136,3 +136,68 @@ func TestCloseOverTCP(t *testing.T) {
 	p.await(id, kvplane.Sent)
 	p.closeAll()
 }
+
+// gpus publishes an engine's records as those of GPUs.
+func (d *fakeDirectory) gpus(engine string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.records[engine] = slices.Clone(d.records[engine])
+	for i := range d.records[engine] {
+		d.records[engine][i].Layout.MemoryType = "vram"
+	}
+}
+
+// TestCloseFreesWhatNobodyMayWrite: D closes while P's write is in progress. Its blocks are safe then if P can reach them through D's
+// transport only, and that could be closed.
+func TestCloseFreesWhatNobodyMayWrite(t *testing.T) {
+	for how, free := range map[string]bool{"another host": true, "this host": false, "gpus": false, "close error": false} {
+		t.Run(how, func(t *testing.T) {
+			net := newFakeNet(fault{"write", 0, "hold"})
+			inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+				if how != "this host" {
+					dir.elsewhere("p")
+				}
+				a := d.agents[0]
+				switch how {
+				case "gpus":
+					dir.gpus("p")
+					a.owner.post(func() { a.owner.self.Layout.MemoryType = "vram" })
+				case "close error":
+					net.ends[d.records[0].Agent].sticks = true
+				}
+				id := kvplane.NewTransferID()
+				d.expect(id, p, [2]int{0, 12}, toD)
+				p.offer(id, d, 12, fromP)
+				d.await(id, kvplane.Failed)
+				if err := a.Close(); (err != nil) != (how == "close error") {
+					t.Errorf("close: %v", err)
+				}
+				a.err = nil // checked here
+				if got := d.kinds(id); slices.Contains(got, "reusable") != free {
+					t.Errorf("D has reported %v", got)
+				}
+			})
+		})
+	}
+}
+
+// TestCloseErrorSendsNothing: prefill's transport could not be closed while a write was in progress. Its blocks may still be read.
+func TestCloseErrorSendsNothing(t *testing.T) {
+	for _, sticks := range []bool{false, true} {
+		net := newFakeNet(fault{"write", 0, "hold"})
+		inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+			net.ends[p.records[0].Agent].sticks = sticks
+			id := kvplane.NewTransferID()
+			d.expect(id, p, [2]int{0, 12}, toD)
+			p.offer(id, d, 12, fromP)
+			time.Sleep(10 * time.Millisecond)
+			if err := p.agents[0].Close(); (err != nil) != sticks {
+				t.Errorf("close: %v", err)
+			}
+			p.agents[0].err = nil // checked here
+			if got := p.kinds(id); slices.Contains(got, "sent") == sticks {
+				t.Errorf("close error %v: prefill has reported %v", sticks, got)
+			}
+		})
+	}
+}

@@ -220,11 +220,12 @@ func TestVoidGenerationIsToldNothing(t *testing.T) {
 		next[0].Generation++
 		dir.records["d"] = next
 		dir.mu.Unlock()
-		w := p.agents[0].owner
-		w.post(func() { w.agents[d.records[0].Agent].maybeRebuilt = true })
 		net.mu.Lock()
 		before := net.seen["status"]
 		net.mu.Unlock()
+		w := p.agents[0].owner
+		w.post(func() { w.suspectStale(w.agents[d.records[0].Agent]) })
+		time.Sleep(time.Second)
 		p.offer(id, d, 12, fromP)
 		if r := p.await(id, kvplane.Sent)[0]; r.Reason != kvplane.Superseded {
 			t.Errorf("reason is %s; want superseded", r.Reason)

@@ -166,8 +166,7 @@ func TestConsumerProcessKilled(t *testing.T) {
 	})
 }
 
-// served hands requests over until one arrives: a connection that was cut, or an offer made to an agent that was
-// rebuilt meanwhile, may cost an attempt.
+// served hands requests over until one arrives: a connection that was cut may cost an attempt.
 func served(t *testing.T, d, p *rig, child *transporttest.Process, attempts int) {
 	t.Helper()
 	for range attempts {
@@ -180,7 +179,7 @@ func served(t *testing.T, d, p *rig, child *transporttest.Process, attempts int)
 			return
 		}
 		t.Logf("an attempt ended in %v", d.reasons(id))
-		time.Sleep(refreshPause)
+		time.Sleep(200 * time.Millisecond)
 	}
 	t.Error("the pair does not work any more")
 }

@@ -2,10 +2,8 @@ package agent
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/memory/view"
@@ -62,47 +60,4 @@ func TestReadyNamesWhatStaysOld(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestReadyAfterARebuildNamesWhatStaysOld: while a transfer is under way, a rank of P that has done its part is rebuilt. That
-// transfer and all later ones name what stays old.
-func TestReadyAfterARebuildNamesWhatStaysOld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := newFakeNet(fault{"bye", 0, "lose"}, fault{"status", 0, "lose"})
-		sp, sd := side(1), side(1)
-		sp.Logical, sp.PP, sp.Stages = 16, 2, [][]int{{0}, {1}}
-		sd.Logical = 32
-		p, d, dir := pairOf(t, func() transport.Transport { return net.transport() }, sp, sd, kvplane.Times{})
-		from, to := []kvplane.BlockList{{Blocks: []int32{5}}}, []kvplane.BlockList{{Blocks: []int32{20}}}
-		ready := func(id kvplane.TransferID) []kvplane.Range {
-			t.Helper()
-			return d.await(id, kvplane.Ready)[0].Rest
-		}
-		first, id := kvplane.NewTransferID(), kvplane.NewTransferID()
-		p.offer(first, d, 10, from)
-		d.expect(first, p, [2]int{0, 10}, to)
-		want := ready(first)
-		if len(want) == 0 {
-			t.Fatal("nothing stays old; want the second half of the block")
-		}
-		d.expect(id, p, [2]int{0, 10}, to)
-		o := kvplane.Offer{ID: id, Peer: d.inc, Tokens: 10, Groups: from}
-		p.agents[0].Offer(o)
-		d.expect(kvplane.NewTransferID(), p, [2]int{0, 10}, []kvplane.BlockList{{Blocks: []int32{21}}}) // waits for both ranks, so D looks for the lost one
-		time.Sleep(100 * time.Millisecond)
-		old := p.records[0].Agent
-		p.rebuild(0, net.transport(), dir)
-		net.kill(old)
-		time.Sleep(5 * time.Second)
-		p.agents[1].Offer(o)
-		if got := ready(id); !slices.Equal(got, want) {
-			t.Errorf("of the transfer that was under way %v stays old; want %v", got, want)
-		}
-		id = kvplane.NewTransferID()
-		p.offer(id, d, 10, from)
-		d.expect(id, p, [2]int{0, 10}, to)
-		if got := ready(id); !slices.Equal(got, want) {
-			t.Errorf("of a later transfer %v stays old; want %v", got, want)
-		}
-	})
 }

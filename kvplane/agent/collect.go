@@ -48,7 +48,7 @@ func (a *Agent) Collect() sched.RankReport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := c.next
-	out.Engine, out.Rank = a.Record().Incarnation, a.Record().Rank
+	out.Engine, out.Rank = a.record.Incarnation, a.record.Rank
 	if len(out.Reports) > 0 {
 		out.Seq++
 	}

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -100,50 +99,37 @@ func TestCollect(t *testing.T) {
 }
 
 // TestHandshakeWakesTheEngineOnce: a look-up that takes long is told when it begins and when it ends, however often the
-// owner looks at its transport meanwhile; so is one of an engine that is known.
+// owner looks at its transport meanwhile.
 func TestHandshakeWakesTheEngineOnce(t *testing.T) {
-	for _, known := range []bool{false, true} {
-		t.Run(fmt.Sprintf("known %v", known), func(t *testing.T) {
-			net := newFakeNet()
-			net.polled = true
-			inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
-				a := d.agents[0]
-				if known {
-					whole(t, p, d)
-					unsure := make(chan bool)
-					a.owner.post(func() {
-						a.owner.agents[p.records[0].Agent].maybeRebuilt = true
-						close(unsure)
-					})
-					<-unsure
-				}
-				woken, hook := 0, make(chan bool)
-				a.owner.post(func() {
-					a.owner.cfg.Notify = func() { woken++ }
-					close(hook)
-				})
-				<-hook
-				a.Collect()
-				dir.mu.Lock()
-				dir.slow = 2 * time.Second
-				dir.mu.Unlock()
-				id := kvplane.NewTransferID()
-				d.expect(id, p, [2]int{0, 12}, toD)
-				for range 100 {
-					time.Sleep(10 * time.Millisecond)
-					if r := a.Collect(); r.Handshakes != 1 || !slices.Equal(r.Pending, []kvplane.TransferID{id}) {
-						t.Fatalf("during the look-up: %+v", r)
-					}
-				}
-				time.Sleep(3 * time.Second)
-				if r := a.Collect(); r.Handshakes != 0 || len(r.Pending) > 0 {
-					t.Errorf("after the look-up: %+v", r)
-				}
-				a.Status()
-				if woken != 2 {
-					t.Errorf("the engine was woken %d times; want when the look-up began and when it ended", woken)
-				}
-			})
+	net := newFakeNet()
+	net.polled = true
+	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
+		a := d.agents[0]
+		woken, hook := 0, make(chan bool)
+		a.owner.post(func() {
+			a.owner.cfg.Notify = func() { woken++ }
+			close(hook)
 		})
-	}
+		<-hook
+		a.Collect()
+		dir.mu.Lock()
+		dir.slow = 2 * time.Second
+		dir.mu.Unlock()
+		id := kvplane.NewTransferID()
+		d.expect(id, p, [2]int{0, 12}, toD)
+		for range 100 {
+			time.Sleep(10 * time.Millisecond)
+			if r := a.Collect(); r.Handshakes != 1 || !slices.Equal(r.Pending, []kvplane.TransferID{id}) {
+				t.Fatalf("during the look-up: %+v", r)
+			}
+		}
+		time.Sleep(3 * time.Second)
+		if r := a.Collect(); r.Handshakes != 0 || len(r.Pending) > 0 {
+			t.Errorf("after the look-up: %+v", r)
+		}
+		a.Status()
+		if woken != 2 {
+			t.Errorf("the engine was woken %d times; want when the look-up began and when it ended", woken)
+		}
+	})
 }

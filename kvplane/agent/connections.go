@@ -3,8 +3,10 @@ package agent
 import (
 	"errors"
 	"fmt"
+
 	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/transport"
+	"pdrouter/metadata"
 )
 
 // connect makes the transport know a peer, unless it does or a pause before the next attempt is running. While writes over a
@@ -67,20 +69,22 @@ func (o *owner) lost(agent string, err error) {
 	}
 	o.log.Info("kvplane: connection lost", "peer", agent, "err", err)
 	o.cfg.Transport.Disconnect(agent)
-	p.connected, p.maybeRebuilt = false, true
+	p.connected = false
 	o.step(core.Event{Kind: core.EvDown, Peer: p.id})
 	o.watch(o.cfg.Times.Resend)
 }
 
-// suspectStale asks the directory whether a silent peer's engine has been started anew or its rank rebuilt, at most every
-// Times.Pause.
+// suspectStale asks the directory whether a silent peer's engine has been started anew, at most every Times.Pause.
 func (o *owner) suspectStale(p *peer) {
-	now := o.now()
-	if p.gone || p.suspectedAt > 0 && now-p.suspectedAt < o.cfg.Times.Pause {
+	inc, now := p.record.Incarnation, o.now()
+	e := o.engines[inc]
+	if e == nil || e.suspectedAt > 0 && now-e.suspectedAt < o.cfg.Times.Pause {
 		return
 	}
-	p.suspectedAt = now
-	if e := o.engines[p.record.Incarnation]; e != nil {
-		o.refresh(p.record.Incarnation, e)
-	}
+	e.suspectedAt = now
+	o.lookup(inc, func(_ []metadata.Record, err error) {
+		if errors.Is(err, ErrSuperseded) {
+			o.gone(inc, o.cfg.SerialStarts)
+		}
+	})
 }

@@ -14,7 +14,7 @@ import (
 func TestRecordsOfForeignAgents(t *testing.T) {
 	for name, alias := range map[string]func(victim metadata.Record) string{
 		"known":   func(victim metadata.Record) string { return victim.Agent },
-		"rebuilt": func(victim metadata.Record) string { return victim.Agent + "#2" },
+		"longer":  func(victim metadata.Record) string { return victim.Agent + "#2" },
 		"no name": func(metadata.Record) string { return "" },
 	} {
 		t.Run(name, func(t *testing.T) {

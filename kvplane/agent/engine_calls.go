@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/internal/alarm"
 	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/transfer"
 	"pdrouter/kvplane/transport"
@@ -15,33 +14,19 @@ import (
 func newOwner(ctx context.Context, cfg Config, self metadata.Record, h host) *owner {
 	o := &owner{
 		cfg: cfg, self: self, log: cfg.Log.With("agent", self.Agent), ctx: ctx, host: h,
+		producer: core.NewProducer(cfg.Times), consumer: core.NewConsumer(cfg.Times),
+		liveness: livenessMonitor{unprovenDead: map[metadata.Incarnation][]metadata.Record{}},
+		engines:  map[metadata.Incarnation]*engine{}, agents: map[string]*peer{}, peers: map[core.PeerID]*peer{},
 		room: transport.MaxPeers, newest: map[string]generation{}, owing: map[metadata.Incarnation]int{}, awaited: map[kvplane.TransferID]*pending{},
-		quarantine: map[kvplane.TransferID]*quarantinedTransfer{}, wakeup: make(chan struct{}, 1),
+		writes: map[uint64]*write{}, sent: map[kvplane.TransferID]uint64{}, wakeup: make(chan struct{}, 1),
 	}
-	o.reset()
+	o.collected.pendingChanged = true
 	o.apply = o.toCore
 	return o
 }
 
-// reset forgets all peers and what was between them and this agent.
-func (o *owner) reset() {
-	before := o.producer
-	o.producer, o.consumer = core.NewProducer(o.cfg.Times), core.NewConsumer(o.cfg.Times)
-	if before != nil {
-		o.producer.Bounds = before.Bounds
-	}
-	o.timers, o.liveness, o.stuck = alarm.Timers{}, livenessMonitor{unprovenDead: map[metadata.Incarnation][]metadata.Record{}}, stuck{}
-	o.engines, o.agents, o.peers = map[metadata.Incarnation]*engine{}, map[string]*peer{}, map[core.PeerID]*peer{}
-	o.collected.pendingChanged = true
-	o.writes, o.sent, o.acksDue, o.held, o.sentAt = map[uint64]*write{}, map[kvplane.TransferID]uint64{}, nil, 0, 0
-}
-
 // expect, offer and abandon carry out the engine's calls, on the owner's goroutine.
 func (o *owner) expect(x *kvplane.Expectation) {
-	if o.quarantine[x.ID] != nil {
-		o.drops[core.DropRepeat]++
-		return
-	}
 	o.stepConsumer(core.Event{Kind: core.EvExpect, ID: x.ID, Inc: x.Peer, Expect: x})
 	if !o.consumer.Accepted(x) {
 		return
@@ -70,7 +55,7 @@ func (o *owner) sendProducers(id kvplane.TransferID, from metadata.Incarnation) 
 	switch {
 	case err != nil:
 		o.fail(o.stepConsumer, id, err)
-	case e.peers == nil || o.refreshIfStale(from, e):
+	case e.peers == nil:
 		e.expects = append(e.expects, id)
 		o.collected.pendingChanged = true
 	default:
@@ -93,7 +78,7 @@ func (o *owner) offer(x *kvplane.Offer) {
 	switch {
 	case err != nil:
 		o.fail(o.stepProducer, x.ID, err)
-	case e.peers == nil || o.refreshIfStale(x.Peer, e):
+	case e.peers == nil:
 		e.offers = append(e.offers, x.ID)
 		o.collected.pendingChanged = true
 	default:
@@ -147,10 +132,6 @@ func (o *owner) status() Status {
 	s.Received, s.Served, s.Failed = ends(&o.received), ends(&o.served), ends(&o.failed)
 	s.Registrations, s.Offers, s.HeldBlocks = o.producer.Counts()
 	s.Expectations, s.PinnedBlocks = o.consumer.Counts()
-	for _, x := range o.quarantine {
-		s.Expectations++
-		s.PinnedBlocks += transfer.CountBlocks(x.last.Expect.Groups)
-	}
 	s.Writing = len(o.writes)
 	s.Peers = len(o.peers)
 	for i, n := range o.drops {

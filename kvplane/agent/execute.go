@@ -19,11 +19,6 @@ func (o *owner) execute(x *core.Effect) {
 	case core.DoFlush:
 		o.flush(x)
 		return
-	case core.DoResolve:
-		if from, ok := o.consumer.WithoutProducers(x.ID); ok {
-			o.sendProducers(x.ID, from)
-		}
-		return
 	}
 	if p == nil {
 		return // gone
@@ -39,8 +34,7 @@ func (o *owner) execute(x *core.Effect) {
 		if p.admitted == 0 || o.now()-p.admitted >= o.cfg.Times.Resend/2 {
 			o.send(p, m)
 		} // else its connection was cut just now, and a write before it has seen that would fail; this is sent again soon
-		if x.K > 0 { // it does not answer: its rank may have been rebuilt
-			p.maybeRebuilt = true
+		if x.K > 0 { // it does not answer
 			o.suspectStale(p)
 		}
 	case core.DoCancel:
@@ -90,7 +84,6 @@ func (o *owner) send(p *peer, m *wire.Message) {
 	o.active = o.now()
 	o.sentAt, p.used = o.active, o.active
 	if err := o.cfg.Transport.Send(p.record.Agent, o.encode(p, m)); err != nil {
-		p.maybeRebuilt = true
 		o.log.Debug("kvplane: send", "peer", p.record.Agent, "err", err)
 	}
 }

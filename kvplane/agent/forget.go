@@ -84,7 +84,7 @@ func (e *engine) used() time.Duration {
 
 // isIdle says that nothing is under way with an engine, and nothing remembered but that it is there.
 func (o *owner) isIdle(inc metadata.Incarnation, e *engine) bool {
-	if e.peers == nil || e.refreshing || len(e.expects)+len(e.offers)+len(e.held) > 0 || o.owing[inc] > 0 {
+	if e.peers == nil || len(e.expects)+len(e.offers)+len(e.held) > 0 || o.owing[inc] > 0 {
 		return false
 	}
 	for _, p := range e.peers {
@@ -143,9 +143,6 @@ func (o *owner) forgetNames() {
 	}
 	for inc := range o.liveness.unprovenDead {
 		known[inc.Engine] = true
-	}
-	for _, x := range o.quarantine {
-		known[x.inc.Engine] = true
 	}
 	before := o.now() - forgetAfter
 	maps.DeleteFunc(o.newest, func(name string, g generation) bool { return !known[name] && g.at <= before })

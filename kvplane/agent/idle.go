@@ -99,4 +99,4 @@ func (o *owner) outstanding() bool {
 }
 
 // awaits says whether somebody writes here or may.
-func (o *owner) awaits() bool { return len(o.awaited) > len(o.quarantine) }
+func (o *owner) awaits() bool { return len(o.awaited) > 0 }

@@ -47,7 +47,6 @@ func (o *owner) checkLiveness() {
 			again = true
 		}
 	}
-	again = o.recheckQuarantine(func(x *quarantinedTransfer) bool { return o.dead(x.near) }) || again
 	if again {
 		o.watch(min(2*o.liveness.pause, o.cfg.Times.Pause))
 	}

@@ -41,7 +41,6 @@ type owner struct {
 	sent       map[kvplane.TransferID]uint64                     // P: bytes written of offers that are held
 	owing      map[metadata.Incarnation]int                      // P: offers that have not ended
 	awaited    map[kvplane.TransferID]*pending                   // D: expectations that have not ended
-	quarantine map[kvplane.TransferID]*quarantinedTransfer       // D: of these, those that outlive the agent they came through
 	apply      func(q delivery, out []core.Effect) []core.Effect // gives an event to the core that it is for
 	deliveries []delivery
 	delivering bool
@@ -50,7 +49,6 @@ type owner struct {
 	acksDue    []*peer       // peers that get an ACK at the end of this pass
 	active     time.Duration // when something last happened
 	sentAt     time.Duration // when something was last sent
-	rebuilt    time.Duration // when the agent was last rebuilt
 	polledAt   time.Duration // when the transport was last asked
 	moving     time.Duration // so long at most the bytes of the writes in progress should take
 	wokenAt    time.Duration // when its Wake last woke the owner
@@ -275,12 +273,7 @@ func (o *owner) message(in transport.Incoming) {
 		return
 	}
 	e, err := o.resolve(l.Header().From)
-	if err == nil && e.mayBeRebuiltAs(string(l.Agent)) {
-		if o.refresh(l.Header().From, e); !e.refreshing { // it was looked up a moment ago
-			o.drops[core.DropWaiting]++
-			return
-		}
-	} else if err != nil || e.peers != nil { // known, but it has no such agent
+	if err != nil || e.peers != nil { // known, but it has no such agent
 		o.drops[core.DropStranger]++
 		return
 	}
@@ -314,7 +307,7 @@ func (o *owner) receive(l *wire.Packet) {
 		o.drops[core.DropMalformed]++
 		return
 	}
-	p.attempts, p.maybeRebuilt, p.used = 0, false, o.polledAt
+	p.attempts, p.used = 0, o.polledAt
 	if err := o.connect(p); err != nil { // what it says counts all the same; it is answered once there is a connection
 		o.log.Warn("kvplane: connect", "peer", p.record.Agent, "err", err)
 		o.retryConnect(p)

@@ -17,23 +17,21 @@ import (
 
 // peer is one rank of another engine, known by its record.
 type peer struct {
-	id           core.PeerID
-	record       metadata.Record
-	plan         *plan.Pair // from here to it; nil until something was planned
-	connected    bool
-	gone         bool
-	maybeRebuilt bool          // its connection was lost, and nothing was heard of it since: it may have been rebuilt
-	writes       int           // in progress
-	attempts     int           // connections in a row that were lost before a message came
-	retry        time.Duration // when to connect again; 0 is not
-	suspectedAt  time.Duration // when its engine was last looked up again
-	settled      []uint64      // numbers for the next ACK
-	ackDue       bool          // it gets an ACK at the end of this pass
-	session      *wire.Session // nil until there was something to sign or to verify
-	sessionErr   error         // why there is no session and never will be
-	room         []int         // blocks of its record, by group; nil until its first write request
-	admitted     time.Duration // when a fence around it was last opened; 0 is never
-	used         time.Duration // when it was last heard or sent something
+	id         core.PeerID
+	record     metadata.Record
+	plan       *plan.Pair // from here to it; nil until something was planned
+	connected  bool
+	gone       bool
+	writes     int           // in progress
+	attempts   int           // connections in a row that were lost before a message came
+	retry      time.Duration // when to connect again; 0 is not
+	settled    []uint64      // numbers for the next ACK
+	ackDue     bool          // it gets an ACK at the end of this pass
+	session    *wire.Session // nil until there was something to sign or to verify
+	sessionErr error         // why there is no session and never will be
+	room       []int         // blocks of its record, by group; nil until its first write request
+	admitted   time.Duration // when a fence around it was last opened; 0 is never
+	used       time.Duration // when it was last heard or sent something
 }
 
 func (p *peer) Due() time.Duration { return p.retry }
@@ -50,9 +48,8 @@ type engine struct {
 	offers   []kvplane.TransferID
 	held     []heldMessage
 
-	refreshing  bool          // a look-up of its ranks' newest records is under way
-	refreshedAt time.Duration // when the last one began
 	asked       time.Duration // when the directory last knew of it
+	suspectedAt time.Duration // when it was last asked whether the engine was started anew
 }
 
 // heldMessage is a message of an agent whose record is not here yet.
@@ -92,7 +89,7 @@ func (o *owner) resolve(inc metadata.Incarnation) (*engine, error) {
 func (o *owner) resolved(inc metadata.Incarnation, records []metadata.Record, err error) {
 	e := o.engines[inc]
 	if e == nil || e.peers != nil {
-		return // superseded meanwhile, and failed already; or asked for twice, by an agent that was rebuilt meanwhile
+		return // superseded meanwhile, and failed already
 	}
 	o.collected.pendingChanged = true
 	if err == nil && o.newest[inc.Engine].least > inc.Generation {
@@ -193,9 +190,6 @@ func (o *owner) olderThan(inc metadata.Incarnation) []metadata.Incarnation {
 	for other := range o.engines {
 		add(other)
 	}
-	for _, x := range o.quarantine {
-		add(x.inc)
-	}
 	return slices.SortedFunc(maps.Keys(older), compareIncarnations)
 }
 
@@ -228,12 +222,11 @@ func (o *owner) gone(inc metadata.Incarnation, proof bool) {
 	}
 	o.step(core.Event{Kind: core.EvGone, Inc: inc, Proof: proof, Fenced: fenced})
 	switch {
-	case !proof && records != nil:
+	case proof:
+		delete(o.liveness.unprovenDead, inc)
+	case records != nil:
 		o.liveness.unprovenDead[inc] = records
 		o.watch(o.cfg.Times.Resend)
-	case proof:
-		o.recheckQuarantine(func(x *quarantinedTransfer) bool { return x.inc == inc })
-		delete(o.liveness.unprovenDead, inc)
 	}
 	if fenced {
 		o.forgetAll(records)

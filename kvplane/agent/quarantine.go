@@ -5,14 +5,12 @@ import (
 
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/internal/core"
-	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
 
 // Quarantine is what one peer may still write here: blocks of failed transfers.
 type Quarantine struct {
 	Blocks  int     `json:"blocks"`
-	Near    int     `json:"near"`    // of these: what no Rebuild frees, because the peer may copy without this transport: on this host, between GPUs, or through a transport that could not be closed
 	Seconds float64 `json:"seconds"` // since the first of them failed
 }
 
@@ -21,21 +19,18 @@ type pending struct {
 	inc    metadata.Incarnation
 	blocks int
 	failed time.Duration // when it failed; 0 is not
+	logged bool          // that it stays in quarantine
 }
 
 // quarantined sums up, by engine id, what may still be written here for failed transfers.
 func (o *owner) quarantined() map[string]Quarantine {
 	out := map[string]Quarantine{}
-	_, fences := o.cfg.Transport.(transport.Fencer)
-	for id, a := range o.awaited {
+	for _, a := range o.awaited {
 		if a.failed == 0 {
 			continue
 		}
 		q := out[a.inc.ID()]
 		q.Blocks += a.blocks
-		if o.quarantine[id] != nil || !fences && o.anyMayCopyDirectly(o.recordsOf(a.inc)) {
-			q.Near += a.blocks
-		}
 		q.Seconds = max(q.Seconds, (o.now() - a.failed).Seconds())
 		out[a.inc.ID()] = q
 	}
@@ -47,14 +42,17 @@ func (o *owner) account(x *core.Effect) {
 	switch x.Report {
 	case kvplane.Ready:
 		delete(o.awaited, x.ID)
+		o.stopWatching()
 		o.received[x.Reason]++
 	case kvplane.Failed:
 		o.received[x.Reason]++
 		if a := o.awaited[x.ID]; a != nil {
 			a.failed = o.now()
+			o.watchForStuck()
 		}
 	case kvplane.Reusable:
 		delete(o.awaited, x.ID)
+		o.stopWatching()
 	case kvplane.Sent:
 		o.served[x.Reason]++
 		o.owe(x.Offer.Peer, -1)

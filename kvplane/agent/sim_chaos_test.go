@@ -86,13 +86,6 @@ func (s *sim) chaos() {
 					}
 				})
 			}
-			if s.strike(faultRebuild) {
-				i := s.dice[faultRebuild].IntN(64)
-				s.at(moment(faultRebuild), func() {
-					nodes := e.current().nodes
-					nodes[i%len(nodes)].rebuild()
-				})
-			}
 			if s.strike(faultClose) {
 				s.at(moment(faultClose), func() { s.shut(e) })
 			}

@@ -89,7 +89,6 @@ func (n *simNode) ask(inc metadata.Incarnation, then func([]metadata.Record, err
 			return r.records, nil
 		}
 	}
-	asked := n.t
 	s.after(d, func() {
 		records, err := answer()
 		if err != nil || troubled {
@@ -97,7 +96,6 @@ func (n *simNode) ask(inc metadata.Incarnation, then func([]metadata.Record, err
 		}
 		n.post(func() {
 			switch {
-			case asked != n.t: // the agent was rebuilt meanwhile and has forgotten its questions
 			case errors.Is(err, ErrSuperseded):
 				n.told(inc.Engine, inc.Generation+1)
 			case err == nil:

@@ -33,7 +33,6 @@ type simNode struct {
 	wake      time.Duration // when it runs next; 0: not planned
 	troubled  time.Duration // when it last did without an answer of the directory
 	closing   bool
-	rebuilt   bool
 	dead      bool
 	known     map[string]uint64 // by engine: the newest generation that it was told of
 	abandoned map[kvplane.TransferID]time.Duration
@@ -105,32 +104,6 @@ func (n *simNode) transport(agent string) (*simTransport, transport.Transport) {
 		as = m.transport(n, as)
 	}
 	return t, as
-}
-
-// rebuild gives the node's owner a new transport under a new name, as an agent does to end a quarantine. The engine
-// publishes the record that goes with it a little later.
-func (n *simNode) rebuild() {
-	if n.dead || n.closing || n.rebuilt || n.s.opts.plain && n.s.oneHost && !n.s.fences {
-		return
-	}
-	n.rebuilt = true
-	n.s.counts.faults[faultRebuild]++
-	n.post(func() {
-		n.s.counts.reach("rebuilt")
-		record := n.record
-		record.Agent += "#2"
-		key := sha256.Sum256(n.record.Key)
-		record.Key = key[:]
-		t, as := n.transport(record.Agent)
-		n.owner.replace(record, n.owner.host, as)
-		n.s.note("%s is rebuilt", record.Agent)
-		n.s.agents[record.Agent] = n
-		n.record, n.t = record, t
-		n.s.after(n.s.some(50*time.Millisecond), func() {
-			n.run.records = slices.Clone(n.run.records)
-			n.run.records[slices.Index(n.run.nodes, n)] = record
-		})
-	})
 }
 
 func simHost(n *simNode) host {

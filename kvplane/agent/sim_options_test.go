@@ -62,7 +62,7 @@ const (
 	faultTicket // the legs come with different tickets
 	faultTokens // the sides disagree about the tokens
 	faultClose  // an engine ends in order
-	faultRebuild
+	faultUnused // its number is kept, so that older seeds stay what they were
 	// Those from here on have a stream of their own, so that older seeds stay what they were.
 	faultAges  // a message comes once more, minutes later
 	faultBurst // many legs are queued at once while prefill is slow
@@ -78,7 +78,7 @@ var simFaultNames = [...]string{
 	"post", "break", "tail", "slow", "stuck", "notify", "next-poll", "second-pass",
 	"connection", "partition", "crash", "crash-rank", "silent", "unproven", "restart", "zombie", "pause", "pause-rank", "clock",
 	"slow-lookup", "lookup", "stale", "failover",
-	"queue", "long", "lag", "fewer", "refuse", "abort", "leave", "cancel-lost", "again", "wrong", "forget", "ticket", "tokens", "close", "rebuild",
+	"queue", "long", "lag", "fewer", "refuse", "abort", "leave", "cancel-lost", "again", "wrong", "forget", "ticket", "tokens", "close", "unused",
 	"ages", "burst", "forge",
 	"step", "miss",
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"slices"
 	"time"
 
 	"pdrouter/kvplane/internal/core"
@@ -123,7 +122,6 @@ func (s *sim) heal() {
 			}
 		}
 	}
-	s.after(time.Second, s.replaceEndless)
 	late := max(4*s.times.Wait, s.ages-s.now) + 2*s.times.Lease // then the last delayed message has come and has had its effect
 	s.after(late, s.overdue)
 	// A healthy pair must serve at the first attempt, once what the faults left behind is over.
@@ -133,10 +131,6 @@ func (s *sim) heal() {
 			if p.role != metadata.Prefill || d.role != metadata.Decode {
 				continue
 			}
-			for range s.warm() {
-				at += s.times.Deadline
-				s.after(at, func() { s.send(s.probe(p, d)) })
-			}
 			at += s.times.Deadline
 			s.after(at, func() {
 				q := s.probe(p, d)
@@ -145,15 +139,6 @@ func (s *sim) heal() {
 			})
 		}
 	}
-}
-
-// warm is how many requests a pair is sent before it must serve. Where ranks were rebuilt and their peers have not seen
-// the loss, each peer finds out by a request of its own.
-func (s *sim) warm() int {
-	if slices.ContainsFunc(s.nodes, func(n *simNode) bool { return n.rebuilt }) {
-		return 3
-	}
-	return 0
 }
 
 // probe is a request between two engines that needs all of its tokens.

@@ -35,12 +35,12 @@ func (s *sim) checkSilence(n *simNode, a *simAttempt, r kvplane.Report) {
 	const slack = 100 * time.Millisecond
 	bound := core.Silence * min(s.times.Lost, s.times.Beat) // on D's clock, which may be fast or slow
 	since, surely := s.now-bound*11/10-slack, s.now-bound*9/10+slack
-	if n.rebuilt || n.troubled > since || n.pause > since {
+	if n.troubled > since || n.pause > since {
 		return
 	}
 	for _, p := range a.p.nodes {
 		switch {
-		case p.dead, p.closing, p.rebuilt, p.void(n.run.inc), n.void(a.p.inc):
+		case p.dead, p.closing, p.void(n.run.inc), n.void(a.p.inc):
 		case s.troubles[[2]*simNode{n, p}] > since, p.troubled > since:
 		case !s.reaches(n, p), !s.reaches(p, n):
 		case p.cutOff(n):

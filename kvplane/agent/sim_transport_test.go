@@ -14,7 +14,7 @@ import (
 // simTransport is one node's end of the simulated network. With fences it behaves like tcp, without like NIXL.
 type simTransport struct {
 	s       *sim
-	name    string // of the agent: a rebuilt one has another
+	name    string // of the agent
 	node    *simNode
 	peers   map[string]*simLink
 	links   []*simLink // in the order of their making: no map decides an order
@@ -125,8 +125,8 @@ func (t *simTransport) Connect(peer metadata.Record) error {
 	return nil
 }
 
-// nobody says that the agent at the other end is no more: its process is dead, or it was rebuilt under another name.
-func (l *simLink) nobody() bool { return l.to.dead || l.to.t.name != l.agent }
+// nobody says that the process at the other end is dead.
+func (l *simLink) nobody() bool { return l.to.dead }
 
 // supersede ends what an older connection of the same pair had under way.
 func (s *sim) supersede(l *simLink) {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"pdrouter/kvplane"
@@ -138,29 +137,6 @@ func (s *sim) checkRefused(q *simRequest, what string) {
 			s.fail("L4", "the unfit pair %s and %s: attempt %d has ended with %s", q.pair[0].name, q.pair[1].name, a.number, a.why)
 		}
 	}
-}
-
-// replaceEndless starts engines anew for which others keep blocks since they were rebuilt: a process on the same host
-// copies by itself, so that only its end is proof.
-func (s *sim) replaceEndless() {
-	for _, e := range s.engines {
-		r := e.current()
-		if !slices.ContainsFunc(s.nodes, func(n *simNode) bool { return !n.dead && n.keepsFor(r.inc) }) {
-			continue
-		}
-		s.counts.reach("restarted for a quarantine")
-		r.kill(false)
-		e.start()
-	}
-}
-
-func (n *simNode) keepsFor(inc metadata.Incarnation) bool {
-	for _, x := range n.owner.quarantine { // any of them will do: the order does not matter
-		if x.inc == inc {
-			return true
-		}
-	}
-	return false
 }
 
 // simGrids are the places that a link was told of.

@@ -2,11 +2,11 @@ package agent
 
 import "time"
 
-// stuckAfter is how long a write may be in progress before it is called stuck. It is polled on all the same: only its
-// end says that the transport no longer reads from here and writes there.
+// stuckAfter is how long a write may be in progress, or blocks of a failed transfer in quarantine, before somebody is told. A write is
+// polled on all the same: only its end says that the transport no longer reads from here and writes there.
 const stuckAfter = 30 * time.Second
 
-// stuck is the alarm that looks for such writes while there are any writes at all.
+// stuck is the alarm that looks for both.
 type stuck struct{ wake time.Duration }
 
 func (s *stuck) Due() time.Duration { return s.wake }
@@ -18,9 +18,21 @@ func (o *owner) posted(x *write) {
 	x.peer.writes++
 	o.active = x.at
 	o.moving = max(o.moving, x.at) + time.Duration(x.bytes)*slowest
+	o.watchForStuck()
+}
+
+// watchForStuck sets the alarm, if it is not set.
+func (o *owner) watchForStuck() {
 	if o.stuck.wake == 0 {
-		o.stuck.wake = x.at + stuckAfter
+		o.stuck.wake = o.now() + stuckAfter
 		o.timers.Set(&o.stuck)
+	}
+}
+
+// stopWatching takes the alarm back when there is nothing that could be stuck.
+func (o *owner) stopWatching() {
+	if len(o.writes) == 0 && len(o.awaited) == 0 {
+		o.stuck.wake = 0
 	}
 }
 
@@ -28,23 +40,36 @@ func (o *owner) posted(x *write) {
 func (o *owner) unposted(id uint64) {
 	o.writes[id].peer.writes--
 	delete(o.writes, id)
-	if len(o.writes) == 0 {
-		o.stuck.wake = 0 // no timer without a write
-	}
+	o.stopWatching()
 }
 
-// lookForStuck logs each stuck write once.
+// lookForStuck logs each stuck write and each transfer in quarantine once.
 func (o *owner) lookForStuck() {
 	o.stuck.wake = 0
-	now := o.now()
+	now, later := o.now(), false
 	for _, x := range o.writes {
-		if now-x.at >= stuckAfter && !x.logged {
+		switch {
+		case x.logged:
+		case now-x.at < stuckAfter:
+			later = true
+		default:
 			x.logged = true
 			o.log.Warn("kvplane: a write does not end", "transfer", x.id, "peer", x.peer.record.Agent, "bytes", x.bytes,
 				"seconds", int((now - x.at).Seconds()))
 		}
 	}
-	if len(o.writes) > 0 {
+	for id, a := range o.awaited {
+		switch {
+		case a.logged || a.failed == 0:
+		case now-a.failed < stuckAfter:
+			later = true
+		default:
+			a.logged = true
+			o.log.Warn("kvplane: blocks stay in quarantine until the peer's death is proven or this engine is started anew",
+				"transfer", id, "peer", a.inc.ID(), "blocks", a.blocks, "seconds", int((now - a.failed).Seconds()))
+		}
+	}
+	if later {
 		o.stuck.wake = now + stuckAfter/3
 		o.timers.Set(&o.stuck)
 	}

@@ -42,7 +42,7 @@ func (o *owner) tail(x *core.Effect) []kvplane.Range {
 func (o *owner) tails(e *engine) []*plan.Pair {
 	var out []*plan.Pair
 	stages := map[int]bool{}
-	expected, err := o.expected(e) // asked for again: a rank of the engine may have been rebuilt since the transfer began
+	expected, err := o.expected(e)
 	if err != nil {
 		o.log.Error("kvplane: what stays old in the last blocks is not known", "err", err)
 	}

@@ -105,13 +105,12 @@ size_t pdkv_error(char *buf, size_t cap);
  *                   url and token_file are required. record_keys: public keys of the gateways that sign records, files or
  *                   folders, read again every 10 s; none: the gateway is trusted
  *   transport       {name: auto|nixl|tcp, library: path of libnixl_capi.so, listen: "127.0.0.1:0", advertise: host,
- *                   path: auto|memory|socket, streams: 1}; auto is nixl where it is installed, else tcp; listen is where tcp's
+ *                   path: auto|memory|socket}; auto is nixl where it is installed, else tcp; listen is where tcp's
  *                   connections and nixl's doorbell arrive
  *   cache           {block_tokens, physical: 1, heads: of the whole model (1 for MLA), head_bytes: of one head of one token of
  *                   one plane, order: hnd|nhd, dtype, replicated: false, memory: dram|vram,
  *                   groups: [{layers: [..], window: 0, heads: 0, head_bytes: 0}]}; no groups: one of full attention.
  *                   Quantities are those of docs/kvplane.md. block_tokens, heads, head_bytes and dtype are required
- *   quarantine      {share: 0.05, grace: 5s, age: 60s}: beyond that the rank is rebuilt (docs/kvplane.md)
  *   serial_starts   true: a newer generation of a peer proves that the older one's process is gone
  * of kind scheduler:
  *   gateway         {record_keys: [paths]}: the same keys, which check tickets. None: legs are taken without a ticket
@@ -236,8 +235,7 @@ int32_t pdkv_hear(pdkv_handle h, const uint8_t *report, size_t len);
                             then close it. bytes above 0: a newer generation is known, and is this: another process has this name, or
                             the clock went back (then open again with bytes + 1) */
 #define PDKV_CLEAR     3 /* R: device memory, in ranges, to be cleared before decode of this transfer */
-#define PDKV_REBUILT   4 /* R: a silent peer kept blocks; the agent was made anew and all under way has failed */
-/* 5 is not used */
+/* 4 and 5 are not used */
 #define PDKV_RELEASED  6 /* S: decode may start; every block is there on every rank. tokens: computed by prefill, 0 if nothing was needed */
 #define PDKV_FAILED    7 /* S: the transfer has failed; its blocks must not be read. An expected one stays pinned until PDKV_CLOSED, an
                             offered one until PDKV_FREED; one that was only queued has ended with this. blocks: what is not there,

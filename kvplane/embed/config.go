@@ -12,7 +12,6 @@ import (
 	"pdrouter/internal/field"
 	"pdrouter/internal/yamlfile"
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/transport/byname"
 	"pdrouter/metadata"
 )
@@ -28,14 +27,13 @@ type Config struct {
 	Times      Times         `yaml:"times"`
 	Log        Log           `yaml:"log"`
 
-	Compatibility string              `yaml:"compatibility"`
-	HTTP          string              `yaml:"http"`
-	Control       Control             `yaml:"control"`
-	Gateway       Gateway             `yaml:"gateway"`
-	Transport     byname.Config       `yaml:"transport"`
-	Cache         Cache               `yaml:"cache"`
-	Quarantine    agent.RebuildPolicy `yaml:"quarantine"`
-	SerialStarts  bool                `yaml:"serial_starts"`
+	Compatibility string        `yaml:"compatibility"`
+	HTTP          string        `yaml:"http"`
+	Control       Control       `yaml:"control"`
+	Gateway       Gateway       `yaml:"gateway"`
+	Transport     byname.Config `yaml:"transport"`
+	Cache         Cache         `yaml:"cache"`
+	SerialStarts  bool          `yaml:"serial_starts"`
 }
 
 // The kinds of handles.
@@ -152,7 +150,6 @@ func (c Config) withDefaults() Config {
 	c.Cache.Physical = cmp.Or(c.Cache.Physical, 1)
 	c.Cache.Order = cmp.Or(c.Cache.Order, metadata.HeadsFirst)
 	c.Cache.Memory = cmp.Or(c.Cache.Memory, "dram")
-	c.Quarantine = c.Quarantine.WithDefaults()
 	if c.Kind == KindRank && c.Generation == 0 {
 		c.Generation = uint64(time.Now().UnixNano())
 	}
@@ -208,7 +205,7 @@ func (c Config) Validate() error {
 	want(c.Gateway.TokenFile != "", "gateway.token_file", "is missing; the gateway asks for a token")
 	want(c.Gateway.TTL >= 0, "gateway.ttl", "is %v; want 0 or more", c.Gateway.TTL)
 	want(c.Transport.Name != "tcp" || c.Cache.Memory != "vram", "transport.name", "is tcp, which reaches the host's memory only; cache.memory is vram")
-	return errors.Join(append(errs, field.Under("transport", c.Transport.Validate()), c.Cache.validate(), c.Quarantine.Validate())...)
+	return errors.Join(append(errs, field.Under("transport", c.Transport.Validate()), c.Cache.validate())...)
 }
 
 func isURL(s string) bool {

@@ -45,7 +45,6 @@ func TestConfig(t *testing.T) {
 		{strings.Replace(wholeRank, "heads: 2", "heads: 0", 1) + `}`, "cache.heads is 0"},
 		{strings.Replace(wholeRank, "token_file: t", "ttl: 1s", 1) + `}`, "gateway.token_file is missing"},
 		{strings.Replace(wholeRank, "compatibility: c, ", "", 1) + `}`, "compatibility has 0 bytes"},
-		{wholeRank + `, quarantine: {share: 2}}`, "quarantine.share is 2"},
 		{"", "empty"},
 		{"/no/such/file", "no such file"},
 		{"{" + strings.Repeat(" ", maxConfig), "want at most"},

@@ -45,8 +45,6 @@ type Rank struct {
 	publisher *client.Publisher
 	news      bool // there is something to collect
 	results   results
-	watching  bool // the quarantine is looked at
-	rebuilds  uint64
 }
 
 type rankState uint8
@@ -241,23 +239,17 @@ func (r *Rank) collect() []byte {
 		return nil
 	}
 	report := a.Collect()
-	clears, failed := r.clean(report.Reports)
+	clears := r.clean(report.Reports)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.results = append(r.results, clears...)
-	if failed && !r.watching && r.state == rankPublishing {
-		r.watching = true
-		r.tasks.Go(r.watch)
-	}
 	return report.Marshal()
 }
 
-// clean clears what is old in the last blocks of transfers that are ready, or says what is to be cleared on a device. It
-// reports whether any has failed.
-func (r *Rank) clean(reports []kvplane.Report) (clears []Result, failed bool) {
+// clean clears what is old in the last blocks of transfers that are ready, or says what is to be cleared on a device.
+func (r *Rank) clean(reports []kvplane.Report) (clears []Result) {
 	for i := range reports {
 		x := &reports[i]
-		failed = failed || x.Kind == kvplane.Failed
 		switch {
 		case len(x.Rest) == 0:
 		case r.cfg.Cache.Memory == "vram":
@@ -269,7 +261,7 @@ func (r *Rank) clean(reports []kvplane.Report) (clears []Result, failed bool) {
 		}
 		x.Rest = nil // of this rank's memory: nobody else has use for it
 	}
-	return clears, failed
+	return clears
 }
 
 // Poll copies results into buf. *used is their bytes, or what the first one needs.
@@ -305,11 +297,10 @@ func (r *Rank) Status() ([]byte, error) {
 		Rank       string       `json:"rank"`
 		Transport  string       `json:"transport"`
 		Open       bool         `json:"open"` // there is an agent
-		Rebuilds   uint64       `json:"rebuilds"`
 		Agent      agent.Status `json:"agent"`
 	}{
 		Kind: KindRank, Engine: r.cfg.Engine, Generation: r.cfg.Generation, Rank: r.cfg.Rank.rank().String(),
-		Transport: r.transport.Name(), Open: a != nil, Rebuilds: r.rebuilds,
+		Transport: r.transport.Name(), Open: a != nil,
 	}
 	r.mu.Unlock()
 	if a != nil {

@@ -6,11 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
-	"pdrouter/kvplane/agent"
 	"pdrouter/kvplane/memory"
 	"pdrouter/kvplane/sched"
 	"pdrouter/metadata"
@@ -101,54 +99,6 @@ func TestBroken(t *testing.T) {
 	}
 	if n := 0; f.ranks[0].Collect(nil, &n) != nil || n != 0 {
 		t.Errorf("a rank without an agent says %d bytes", n)
-	}
-}
-
-// TestRebuild: a rank that is made anew is published under its new name and serves.
-func TestRebuild(t *testing.T) {
-	g := pdkvtest.NewGateway(t)
-	p, d := newEngine(t, g, "prefill-0", metadata.Prefill, 1, ""), newEngine(t, g, "decode-0", metadata.Decode, 1, "")
-	d.ranks[0].rebuild()
-	d.ranks[0].rebuild() // too soon: nothing happens
-	d.until(func() bool { return d.find(Rebuilt, kvplane.TransferID{}) != nil })
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) { // a store does not ring
-		if recs, err := g.Store.Engine(t.Context(), "decode-0"); err == nil && strings.HasSuffix(recs[0].Agent, "#2") {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the new record was not published")
-		}
-	}
-	// A transfer that prefill begins before it has heard of the new record fails, and then another one serves.
-	for tries := 0; ; tries++ {
-		id := admitted(t, g, p, d)
-		if err := d.scheduler.Expect(&Transfer{ID: id, Peer: p.inc, To: 7, Groups: list(5, 2)}); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.scheduler.Offer(&Transfer{ID: id, Peer: d.inc, To: 7, Groups: list(1, 6)}); err != nil {
-			t.Fatal(err)
-		}
-		d.until(func() bool {
-			return (d.find(Released, id) != nil || d.find(Closed, id) != nil) && p.find(Freed, id) != nil
-		}, p)
-		if d.find(Released, id) != nil {
-			break
-		}
-		if tries > 50 {
-			t.Fatalf("no transfer serves; the last one: %+v", d.find(Failed, id))
-		}
-	}
-	same(t, p, d, []int32{1, 6}, []int32{5, 2}, 7)
-	if got := status(t, d.ranks[0])["rebuilds"].(float64); got != 1 {
-		t.Errorf("%v rebuilds; want 1", got)
-	}
-}
-
-// TestQuarantineThatARebuildFrees: what a rebuild would not free has nobody rebuilt.
-func TestQuarantineThatARebuildFrees(t *testing.T) {
-	got := keptBy(map[string]agent.Quarantine{"far": {Blocks: 3, Seconds: 61}, "both": {Blocks: 3, Near: 2}, "near": {Blocks: 99, Near: 99, Seconds: 600}})
-	if len(got) != 2 || got["far"].Blocks != 3 || got["both"].Blocks != 1 || time.Since(got["far"].Since) < 61*time.Second {
-		t.Errorf("got %+v; want what is not all near", got)
 	}
 }
 

@@ -17,8 +17,8 @@ const (
 	Published Kind = iota + 1
 	Broken
 	Clear
-	Rebuilt
 	_ // the number is not used
+	_ // nor this one
 	Released
 	Failed
 	Closed
@@ -27,7 +27,7 @@ const (
 )
 
 var kindNames = [...]string{
-	"", "published", "broken", "clear", "rebuilt", "", "released", "failed", "closed", "freed", "cancelled",
+	"", "published", "broken", "clear", "", "", "released", "failed", "closed", "freed", "cancelled",
 }
 
 // String names the kind.

@@ -83,13 +83,13 @@ func TestDirectoryKnowsPeersInAdvance(t *testing.T) {
 		t.Errorf("got %v after %d requests; want ErrStale after none", err, g.Asked(enginesPath)-asked)
 	}
 
-	// A rank that is rebuilt is fetched again.
-	rebuilt := metadatatest.Later(next, time.Second)
-	rebuilt.Agent += "#2"
-	metadatatest.Put(t, s, rebuilt, nil)
-	metadatatest.Eventually(t, "the rebuilt rank is known", func() bool {
+	// A record that has changed is fetched again.
+	changed := metadatatest.Later(next, time.Second)
+	changed.HTTP = "http://elsewhere:1"
+	metadatatest.Put(t, s, changed, nil)
+	metadatatest.Eventually(t, "the changed record is known", func() bool {
 		recs, _, ok := d.held(next.Incarnation, true)
-		return ok && recs[0].Agent == rebuilt.Agent
+		return ok && recs[0].HTTP == changed.HTTP
 	})
 	if err := s.Delete(t.Context(), next.Incarnation, next.Rank); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -57,10 +56,7 @@ type Publisher struct {
 
 	once  sync.Once
 	ready chan struct{}
-	news  chan struct{} // a record was replaced
-
-	mu   sync.Mutex
-	recs []metadata.Record
+	recs  []metadata.Record // of whoever publishes: Begin, then Run
 }
 
 // NewPublisher returns a publisher of these records, whose times it sets itself.
@@ -72,34 +68,11 @@ func NewPublisher(to Putter, cfg PublisherConfig, log *slog.Logger, recs ...meta
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("metadata: publisher: %w", err)
 	}
-	return &Publisher{to: to, cfg: cfg.withDefaults(), recs: append([]metadata.Record(nil), recs...), log: log,
-		ready: make(chan struct{}), news: make(chan struct{}, 1)}, nil
+	return &Publisher{to: to, cfg: cfg.withDefaults(), recs: append([]metadata.Record(nil), recs...), log: log, ready: make(chan struct{})}, nil
 }
 
 // Ready is closed when every record has been published once.
 func (p *Publisher) Ready() <-chan struct{} { return p.ready }
-
-// Replace publishes another record of a rank instead of its old one, soon. The incarnation stays what it is. Safe for
-// concurrent use.
-func (p *Publisher) Replace(rec metadata.Record) error {
-	if err := rec.Validate(); err != nil {
-		return fmt.Errorf("metadata: publisher: %w", err)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := range p.recs {
-		if r := &p.recs[i]; r.Incarnation == rec.Incarnation && r.Rank == rec.Rank {
-			rec.Published, rec.Expires = r.Published, r.Expires
-			*r = rec
-			select {
-			case p.news <- struct{}{}:
-			default: // it is known already
-			}
-			return nil
-		}
-	}
-	return fmt.Errorf("metadata: publisher: %s rank %s is not published here", rec.ID(), rec.Rank)
-}
 
 // Begin publishes every record once, so that a process learns whether its generation is one before it does anything else:
 // the error is then a *Superseded. Whatever it returns, Run goes on from there.
@@ -124,7 +97,6 @@ func (p *Publisher) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-p.news:
 		case <-time.After(next):
 		}
 	}
@@ -142,8 +114,6 @@ func (p *Publisher) publish(ctx context.Context) error {
 
 // dated returns the ith record with new times.
 func (p *Publisher) dated(i int) metadata.Record {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	r := &p.recs[i]
 	now := time.Now().UTC().Round(0)
 	if !now.After(r.Published) { // the wall clock went back
@@ -156,10 +126,7 @@ func (p *Publisher) dated(i int) metadata.Record {
 func (p *Publisher) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Withdraw)
 	defer cancel()
-	p.mu.Lock()
-	recs := slices.Clone(p.recs)
-	p.mu.Unlock()
-	for _, r := range recs {
+	for _, r := range p.recs {
 		if r.Published.IsZero() {
 			continue
 		}

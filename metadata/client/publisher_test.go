@@ -123,35 +123,3 @@ func TestPublisherRefusesNonsense(t *testing.T) {
 		}
 	}
 }
-
-func TestPublisherReplacesARecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := store.NewMemory()
-		p, err := NewPublisher(s, PublisherConfig{}, metadatatest.Quiet(), metadatatest.Record("prefill-0", 7, 2, 0), metadatatest.Record("prefill-0", 7, 2, 1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop := metadatatest.Background(t, p.Run)
-		<-p.Ready()
-		synctest.Wait()
-		rec := metadatatest.Record("prefill-0", 7, 2, 1)
-		rec.Agent += "#2"
-		if err := p.Replace(rec); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait() // no time passes
-		for range 2 {
-			got, err := s.Engine(t.Context(), "prefill-0")
-			if err != nil || len(got) != 2 || got[1].Agent != rec.Agent || got[0].Agent == rec.Agent {
-				t.Fatalf("got %+v, %v; want rank 1 as %s", got, err, rec.Agent)
-			}
-			time.Sleep(time.Minute)
-		}
-		for _, wrong := range []metadata.Record{metadatatest.Record("prefill-0", 8, 2, 1), metadatatest.Record("prefill-1", 7, 2, 1), {}} {
-			if err := p.Replace(wrong); err == nil {
-				t.Errorf("replaced by a record of %s", wrong.ID())
-			}
-		}
-		stop()
-	})
-}

@@ -51,7 +51,7 @@ func TestHandlerRefuses(t *testing.T) {
 		{"agent of another engine", "PUT", url, "all", change(func(r *metadata.Record) { r.Agent = "prefill-1@1/0/0/1" }), nil, 400, "wrong_agent"},
 		{"agent of another rank", "PUT", url, "all", change(func(r *metadata.Record) { r.Agent = r.ID() + "/0/0/0" }), nil, 400, "wrong_agent"},
 		{"agent of another generation", "PUT", url, "all", change(func(r *metadata.Record) { r.Generation-- }), nil, 400, "wrong_agent"},
-		{"agent that no rebuild makes", "PUT", url, "all", change(func(r *metadata.Record) { r.Agent += "#1" }), nil, 400, "wrong_agent"},
+		{"agent with something behind it", "PUT", url, "all", change(func(r *metadata.Record) { r.Agent += "#1" }), nil, 400, "wrong_agent"},
 		{"rank is no number", "PUT", base + "/prefill-0/ranks/0/0/x", "all", metadatatest.Marshal(t, rec), nil, 404, "not_found"},
 		{"rank with a sign", "PUT", base + "/prefill-0/ranks/0/0/+1", "all", metadatatest.Marshal(t, rec), nil, 404, "not_found"},
 		{"name that cannot be", "GET", base + "/a%20b", "all", nil, nil, 404, "not_found"},

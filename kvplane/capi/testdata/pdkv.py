@@ -9,7 +9,7 @@ import sys
 
 ABI = 2
 EARGUMENT, EHANDLE, ESTATE, EROOM, EFORKED, ECONFIG, EABI, EFULL, ETICKET, EARLY, EKNOWN, EINTERNAL, ESYSTEM = range(-1, -14, -1)
-KINDS = ["", "published", "broken", "clear", "rebuilt", "", "released", "failed", "closed", "freed", "cancelled"]
+KINDS = ["", "published", "broken", "clear", "", "", "released", "failed", "closed", "freed", "cancelled"]
 
 
 class Region(C.Structure):

@@ -1,16 +1,12 @@
 package core
 
 import (
-	"maps"
-	"slices"
-	"time"
-
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
-// What the owner of a consumer asks of it. Nothing of it changes the consumer but EndSession and KeepTombstones.
+// What the owner of a consumer asks of it. Nothing of it changes the consumer but EndSession.
 
 // Knows says that an id is the consumer's: queued, expected, or ended not long ago.
 func (c *Consumer) Knows(id kvplane.TransferID) bool { return c.Incoming[id] != nil }
@@ -38,15 +34,6 @@ func (c *Consumer) WithoutProducers(id kvplane.TransferID) (metadata.Incarnation
 		return metadata.Incarnation{}, false
 	}
 	return r.inc, true
-}
-
-// FinalReport returns the report that ends a transfer when nothing can land in its blocks any more, and the engine that writes for it.
-func (c *Consumer) FinalReport(id kvplane.TransferID) (last Effect, from metadata.Incarnation, ok bool) {
-	r := c.Incoming[id]
-	if r == nil {
-		return Effect{}, metadata.Incarnation{}, false
-	}
-	return Effect{Do: DoReport, Report: kvplane.Reusable, ID: id, Reason: r.reason, Detail: r.detail, Expect: r.expect}, r.inc, true
 }
 
 // LowWaterOf is the lowest number of a session that is not settled, 0 if there is no session.
@@ -91,20 +78,4 @@ func (c *Consumer) Counts() (expected, pinned int) {
 		}
 	}
 	return expected, pinned
-}
-
-// KeepTombstones takes over what an older table had ended. No write request is sent under these ids any more.
-func (c *Consumer) KeepTombstones(old *Consumer, now time.Duration) {
-	ended := slices.DeleteFunc(slices.Collect(maps.Values(old.Incoming)), func(r *IncomingTransfer) bool {
-		return r.State != incomingReady && r.State != incomingReusable
-	})
-	slices.SortFunc(ended, func(a, b *IncomingTransfer) int { return a.ID.Compare(b.ID) })
-	for _, r := range ended {
-		kept := &IncomingTransfer{
-			ID: r.ID, State: incomingReusable, inc: r.inc, expect: r.expect, reason: r.reason, detail: r.detail,
-			retired: r.retired || r.expect != nil, wake: max(r.wake, now+c.Times.Wait),
-		}
-		c.Incoming[r.ID] = kept
-		c.timers.Set(kept)
-	}
 }

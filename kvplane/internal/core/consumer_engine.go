@@ -1,8 +1,6 @@
 package core
 
 import (
-	"slices"
-
 	"pdrouter/kvplane"
 )
 
@@ -76,9 +74,6 @@ func (c *Consumer) producers(e Event) {
 	case incomingQueued:
 		for _, x := range e.Links {
 			s := c.session(x, r.inc)
-			if slices.Contains(r.keepers, s) {
-				continue // another rank was rebuilt
-			}
 			r.keepers = append(r.keepers, s)
 			s.queued.add(r, (*IncomingTransfer).isQueued)
 			if s.down {

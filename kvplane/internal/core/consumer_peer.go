@@ -1,8 +1,6 @@
 package core
 
 import (
-	"slices"
-
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/wire"
 )
@@ -63,12 +61,9 @@ func (c *Consumer) awaitReconnect(s *producerSession) {
 // gone takes the news that an incarnation of a producer is void, and perhaps the proof that its process is dead.
 func (c *Consumer) gone(e Event) {
 	for _, s := range c.order.All {
-		if s.inc == e.Inc && !s.forgotten && (e.Peer == 0 || s.Peer == e.Peer) {
+		if s.inc == e.Inc && !s.forgotten {
 			c.void(s, e)
 		}
-	}
-	if e.Peer != 0 {
-		return
 	}
 	for _, r := range c.pending.All {
 		switch {
@@ -85,7 +80,7 @@ func (c *Consumer) gone(e Event) {
 // void ends a session: nothing is said in it any more.
 func (c *Consumer) void(s *producerSession, e Event) {
 	s.void, s.down, s.wake = true, true, 0
-	c.resolveAgain(s, e.Peer)
+	s.queued = lazyList[*IncomingTransfer]{}
 	s.ProvenDead, s.fencedForever = s.ProvenDead || e.Proof, s.fencedForever || e.Fenced
 	var drained []*IncomingTransfer
 	if e.Fenced {
@@ -113,18 +108,6 @@ func (c *Consumer) void(s *producerSession, e Event) {
 		}
 	}
 	c.settle(s)
-}
-
-// resolveAgain asks whom to tell instead of one rank that is void that a transfer is queued.
-func (c *Consumer) resolveAgain(s *producerSession, rank PeerID) {
-	for _, r := range s.queued.All {
-		if rank != 0 && r.isQueued() && !r.producersUnknown {
-			r.producersUnknown = true
-			r.keepers = slices.DeleteFunc(r.keepers, func(other *producerSession) bool { return other == s })
-			c.emit(Effect{Do: DoResolve, Peer: s.Peer, ID: r.ID})
-		}
-	}
-	s.queued = lazyList[*IncomingTransfer]{}
 }
 
 // dead settles a producer whose process is proven dead: what it had sent may still land until it is flushed.

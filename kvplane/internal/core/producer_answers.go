@@ -1,15 +1,12 @@
 package core
 
 import (
-	"slices"
-	"time"
-
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
-// What the owner of a producer asks of it. Nothing of it changes the producer but EndSession and KeepTombstones.
+// What the owner of a producer asks of it. Nothing of it changes the producer but EndSession.
 
 // Knows says that an id is the producer's: requested, offered, or ended not long ago.
 func (p *Producer) Knows(id kvplane.TransferID) bool { return p.Outgoing[id] != nil }
@@ -58,29 +55,4 @@ func (p *Producer) Counts() (requests, offers, held int) {
 		}
 	}
 	return requests, offers, held
-}
-
-// KeepTombstones takes over what an older table had spent. Their sessions are gone, the ids are not.
-func (p *Producer) KeepTombstones(old *Producer, now time.Duration) {
-	ended := slices.Clone(old.tombstones.all[old.tombstones.from:])
-	served := len(ended)
-	for _, g := range old.Outgoing {
-		if g.State == OutgoingTombstone && g.Offer == nil {
-			ended = append(ended, g)
-		}
-	}
-	slices.SortFunc(ended[served:], func(a, b *outgoing) int { return a.ID.Compare(b.ID) })
-	for _, g := range ended {
-		if g.State != OutgoingTombstone || old.Outgoing[g.ID] != g || p.Outgoing[g.ID] != nil {
-			continue
-		}
-		kept := &outgoing{ID: g.ID, State: OutgoingTombstone, Offer: g.Offer, reason: g.reason, detail: g.detail, wake: max(g.wake, now+1)}
-		p.Outgoing[g.ID] = kept
-		if kept.Offer == nil {
-			p.abandonedBeforeOffer++
-		} else {
-			p.tombstones.push(kept)
-		}
-		p.timers.Set(kept)
-	}
 }

@@ -133,7 +133,7 @@ func (p *Producer) reach(e Event) {
 // gone takes the news that an incarnation of a consumer is void.
 func (p *Producer) gone(e Event) {
 	for _, s := range p.order.All {
-		if s.inc != e.Inc || s.forgotten || e.Peer != 0 && s.peer != e.Peer {
+		if s.inc != e.Inc || s.forgotten {
 			continue
 		}
 		s.void = true
@@ -155,7 +155,7 @@ func (p *Producer) gone(e Event) {
 		p.leave(s)
 	}
 	for _, g := range p.held.All {
-		if g.State == OutgoingHeld && g.Offer.Peer == e.Inc && (e.Peer == 0 || g.owes(e.Peer)) {
+		if g.State == OutgoingHeld && g.Offer.Peer == e.Inc {
 			p.failTransfer(g, kvplane.Superseded, "")
 		}
 	}

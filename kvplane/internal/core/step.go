@@ -47,7 +47,7 @@ const (
 	EvUp           EventKind = iota + 1 // a peer can be reached
 	EvDown                              // the connection to a peer is lost
 	EvUnreachable                       // a peer cannot be reached and will not be
-	EvGone                              // an incarnation is void, or one agent of it, if a peer is named
+	EvGone                              // an incarnation is void
 	EvWriteRequest                      // P: WRITE_REQUEST
 	EvCancel                            // P: CANCEL
 	EvAck                               // P: ACK
@@ -110,7 +110,6 @@ const (
 	DoCancel                         // send a CANCEL
 	DoAck                            // send an ACK, unless another message to this peer carries it
 	DoPair                           // try to reach a peer
-	DoResolve                        // look up again which producers a queued transfer has
 	DoPost                           // plan and post the write of a write request
 	DoReport                         // tell the engine
 	DoFlush                          // poll twice, so that all bytes of an ended writer have landed; then EvFlushed
@@ -123,7 +122,7 @@ const (
 )
 
 var actionNames = [...]string{
-	"none", "send-status", "send-write-request", "send-cancel", "send-ack", "pair", "resolve", "post", "report", "flush", "fence", "admit",
+	"none", "send-status", "send-write-request", "send-cancel", "send-ack", "pair", "post", "report", "flush", "fence", "admit",
 	"send-heartbeat", "send-heartbeat-ack", "send-bye", "drop",
 }
 

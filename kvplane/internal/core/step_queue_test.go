@@ -117,31 +117,6 @@ func TestQueuedLegOutlivesItsConnection(t *testing.T) {
 	}
 }
 
-// TestQueuedLegFindsARebuiltRank: the rank that takes the place of another one is told too, and the others no more than
-// before.
-func TestQueuedLegFindsARebuiltRank(t *testing.T) {
-	s := play(t, "consumer", `
-		queue tid=1
-		producers tid=1 from=1,2
-		tick at=25ms
-		> send-heartbeat peer=1 0:1
-		> send-heartbeat peer=2 0:1
-		heartbeat-ack peer=1
-		heartbeat-ack peer=2
-		gone peer=1 inc=far proof
-		> resolve peer=1 tid=1
-		= tid 1 queued, peer 2 low-water 1
-		producers tid=1 from=3,2
-		tick at=50ms
-		> send-heartbeat peer=3 0:1
-		heartbeat-ack peer=3 lines=0:1:not_begun:dead
-		> report failed tid=1 because=dead 0/0
-		> report reusable tid=1 because=dead 0/0`)
-	if s.c.Sessions[2].keepsQueued() {
-		t.Error("rank 2 is still asked to keep what has ended")
-	}
-}
-
 // hanging says that something hangs on an engine, so that the owner looks whether its process is dead.
 func hanging(c *Consumer, on metadata.Incarnation) bool {
 	out := map[metadata.Incarnation]bool{}

@@ -40,7 +40,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Transports makes the transports of an engine's ranks, and another one for each rebuild.
+// Transports makes the transports of an engine's ranks.
 type Transports struct {
 	cfg     Config
 	library *nixl.Library // nil for tcp

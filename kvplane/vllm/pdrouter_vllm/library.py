@@ -41,7 +41,6 @@ class Kind(enum.IntEnum):
     PUBLISHED = 1
     BROKEN = 2
     CLEAR = 3
-    REBUILT = 4
     RELEASED = 6
     FAILED = 7
     CLOSED = 8

@@ -39,7 +39,6 @@ class Settings:
     library: str = ""
     log_level: str = "warn"
     times: dict = dataclasses.field(default_factory=dict)
-    quarantine: dict = dataclasses.field(default_factory=dict)
 
     @classmethod
     def parse(cls, extra):
@@ -92,7 +91,6 @@ class Settings:
             "gateway": given(gateway),
             "transport": given(transport),
             "cache": cache,
-            "quarantine": self.quarantine,
             "serial_starts": self.serial_starts,
         }
         return given(out)

@@ -95,8 +95,6 @@ class Worker:
                 self._log.error("the plane of this rank is broken: %s", r.text)
             elif r.kind == Kind.CLEAR:
                 self._clear(r.ranges)
-            elif r.kind == Kind.REBUILT:
-                self._log.warning("the rank was rebuilt: %s", r.text)
 
 
 def _readable(plane, seconds):
