@@ -178,7 +178,7 @@ type adminList struct {
 }
 
 func (a *admin) list(*http.Request, auth.Principal) (int, any, error) {
-	return http.StatusOK, adminList{a.engines(), lapsedOf(a.sources.wishes.over())}, nil
+	return http.StatusOK, adminList{a.engines(), lapsedOf(a.sources.overrides.Expired())}, nil
 }
 
 func (a *admin) show(r *http.Request, _ auth.Principal) (int, any, error) {

@@ -18,6 +18,8 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+
+	"pdrouter/internal/overrides"
 )
 
 // adminClient speaks to a gateway's listener for administrators.
@@ -217,7 +219,7 @@ func printEngines(out io.Writer, all adminList) error {
 	}
 	for _, it := range all.Lapsed {
 		if _, err := fmt.Fprintf(out, "%s: %s by %s at %s does not hold any more: no gateway ran for %s, and the configuration holds; ask again if it is still wanted\n",
-			it.Name, it.Wanted, printable(it.By), it.At.Local().Format(time.DateTime), wishBelieved); err != nil {
+			it.Name, it.Wanted, printable(it.By), it.At.Local().Format(time.DateTime), overrides.TrustedFor); err != nil {
 			return err
 		}
 	}

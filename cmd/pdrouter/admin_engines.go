@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/overrides"
 	"pdrouter/metadata"
 	"pdrouter/router/config"
 	"pdrouter/router/fleet"
@@ -53,11 +54,11 @@ type adminLapsed struct {
 	At     time.Time `json:"changed_at"`
 }
 
-func lapsedOf(all recordsByEngine) []adminLapsed {
+func lapsedOf(all overrides.ByEngine) []adminLapsed {
 	var out []adminLapsed
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		rec := all[name]
-		out = append(out, adminLapsed{name, rec.wanted(), rec.By, rec.at().UTC()})
+		out = append(out, adminLapsed{name, rec.Wanted(), rec.By, rec.Time().UTC()})
 	}
 	return out
 }
@@ -92,7 +93,7 @@ func describe(p placed, s engineStats) adminEngine {
 		e.State = "down"
 	}
 	if p.record.At != 0 {
-		at := p.record.at().UTC()
+		at := p.record.Time().UTC()
 		e.At = &at
 	}
 	return e
@@ -105,11 +106,11 @@ func (s *sources) add(ctx context.Context, to listOf, e config.Engine, by string
 	if err != nil {
 		return false, adminErrorf(http.StatusNotFound, "no_model", "%v", err)
 	}
-	rec := record{Engine: e.Name, By: by}
+	rec := overrides.Override{Engine: e.Name, By: by}
 	drained := e.Drain
 	e.Drain = false
 	if drained {
-		rec.Drain = drainOn
+		rec.Drain = overrides.DrainOn
 	}
 	if e.Name == "" {
 		return false, adminErrorf(http.StatusBadRequest, "bad_engine", "name is empty; want a stable name")
@@ -118,11 +119,11 @@ func (s *sources) add(ctx context.Context, to listOf, e config.Engine, by string
 	switch {
 	case known && (p.listOf != to || !same(p.Engine, e)):
 		return false, adminErrorf(http.StatusConflict, "exists", "there is an engine %s with another entry, in %s (%s)", e.Name, p.listOf, p.from)
-	case known && !p.record.Removed && (p.record.Drain == drainOn) == drained:
+	case known && !p.record.Removed && (p.record.Drain == overrides.DrainOn) == drained:
 		return false, nil
 	case known && p.from != fromAdmin:
-		if !drained && p.record.Drain == drainOff {
-			rec.Drain = drainOff
+		if !drained && p.record.Drain == overrides.DrainOff {
+			rec.Drain = overrides.DrainOff
 		}
 		return true, s.want(ctx, rec)
 	}
@@ -151,10 +152,10 @@ func (s *sources) drain(ctx context.Context, name string, on bool, by string) er
 		return nil // it takes none
 	}
 	rec := p.record
-	rec.Engine, rec.By, rec.Removed, rec.Wait, rec.Drain = name, by, false, nil, drainOn
+	rec.Engine, rec.By, rec.Removed, rec.Wait, rec.Drain = name, by, false, nil, overrides.DrainOn
 	if !on {
-		if rec.Drain = asSourced; p.Drain && p.from != fromAdmin {
-			rec.Drain = drainOff // the source may have it drained
+		if rec.Drain = overrides.AsSourced; p.Drain && p.from != fromAdmin {
+			rec.Drain = overrides.DrainOff // the source may have it drained
 		}
 	}
 	if !p.record.Removed && p.record.Drain == rec.Drain || !on && !p.Drain && !p.record.Removed {
@@ -168,7 +169,7 @@ func (s *sources) drain(ctx context.Context, name string, on bool, by string) er
 func (s *sources) remove(ctx context.Context, name string, wait *time.Duration, by string) error {
 	p, err := s.named(name)
 	if err != nil {
-		if s.wishes.all()[name].Removed {
+		if s.overrides.All()[name].Removed {
 			return nil // it is gone already
 		}
 		return err
@@ -199,9 +200,9 @@ func (s *sources) named(name string) (placed, error) {
 // want takes into use what is wanted, and tells the other gateways. What cannot be taken into use is refused, and leaves
 // nothing behind: not here, where somebody else's change may have applied it as well, and not with the others. An
 // administrator who leaves meanwhile changes nothing about that.
-func (s *sources) want(ctx context.Context, rec record) error {
+func (s *sources) want(ctx context.Context, rec overrides.Override) error {
 	ctx = context.WithoutCancel(ctx)
-	err := s.wishes.try(rec, func() error { return s.apply(ctx, s.merge) })
+	err := s.overrides.Try(rec, func() error { return s.apply(ctx, s.merge) })
 	if err == nil {
 		return nil
 	}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"testing"
 
+	"pdrouter/internal/overrides"
+	"pdrouter/internal/shared"
 	"pdrouter/router/config"
 )
 
@@ -14,8 +16,9 @@ import (
 // it holds nowhere, is with no other gateway, and is not done later.
 func TestAdminRefusedLeavesNothing(t *testing.T) {
 	base := config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{engineOf("e0")}}}}
-	b, log := &fakeBoard{}, slog.New(slog.DiscardHandler)
-	w := newWishes(b, true, log)
+	log := slog.New(slog.DiscardHandler)
+	b := shared.NewBoard(nil, "p", "engines", nil, log)
+	w := overrides.NewStore(b, true, log)
 	var fails int
 	var now config.Config // what is in use
 	apply := func(ctx context.Context, m merge) error {
@@ -25,7 +28,7 @@ func TestAdminRefusedLeavesNothing(t *testing.T) {
 		}
 		if fails > 0 {
 			fails--
-			w.learn(nil) // a look at the board
+			w.Learn(nil) // a look at the board
 			now = cfg    // another source's change took it into use
 			return errors.New("no")
 		}
@@ -49,14 +52,14 @@ func TestAdminRefusedLeavesNothing(t *testing.T) {
 		if err := change(); !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable {
 			t.Errorf("%s: got %v; want it refused", what, err)
 		}
-		if all, facts := w.all(), b.all(); len(all) != 0 || len(facts) != 0 {
+		if all, facts := w.All(), b.All(); len(all) != 0 || len(facts) != 0 {
 			t.Errorf("%s: %v is kept, %v told", what, all, facts)
 		}
 		if e := now.Models[0].Engines; len(e) != 1 || e[0].Drain {
 			t.Errorf("%s: %+v in use", what, e)
 		}
 	}
-	if err := s.drain(left, "e0", true, "ann"); err != nil || b.all()["e0"] == "" || !now.Models[0].Engines[0].Drain {
-		t.Errorf("the same again: %v, %v told, %+v in use", err, b.all(), now.Models[0].Engines)
+	if err := s.drain(left, "e0", true, "ann"); err != nil || b.All()["e0"] == "" || !now.Models[0].Engines[0].Drain {
+		t.Errorf("the same again: %v, %v told, %+v in use", err, b.All(), now.Models[0].Engines)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/overrides"
 	"pdrouter/internal/redisdb"
 	"pdrouter/router/config"
 )
@@ -43,7 +44,7 @@ func TestAdminIsSigned(t *testing.T) {
 	defer db.Close()
 	evil := config.Engine{Name: "evil", URL: "http://127.0.0.1:1"}
 	ends := time.Now().Add(time.Hour).UnixMilli()
-	for _, rec := range []record{{Engine: "evil", Model: "m", List: "engines", Entry: &evil, At: time.Now().UnixNano()}, {Engine: "one", Drain: drainOn, At: time.Now().UnixNano()}} {
+	for _, rec := range []overrides.Override{{Engine: "evil", Model: "m", List: "engines", Entry: &evil, At: time.Now().UnixNano()}, {Engine: "one", Drain: overrides.DrainOn, At: time.Now().UnixNano()}} {
 		text, err := json.Marshal(rec)
 		if err != nil {
 			t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"pdrouter/internal/discovery"
 	"pdrouter/internal/golden"
 	"pdrouter/internal/limits"
+	"pdrouter/internal/overrides"
 	"pdrouter/internal/reload"
 	"pdrouter/internal/shared"
 	"pdrouter/internal/telemetry"
@@ -134,7 +135,7 @@ func allMetrics(t *testing.T) *metrics {
 func someSources(t *testing.T) *sources {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	s := newSources(config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{engineOf("e")}}}}, newWishes(&fakeBoard{}, true, log), nil, nil, log)
+	s := newSources(config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{engineOf("e")}}}}, overrides.NewStore(shared.NewBoard(nil, "p", "engines", nil, log), true, log), nil, nil, log)
 	s.dns[listOf{"m", "engines"}] = discovery.NewDNS(discovery.Name{Host: "engines"}, nil, nil, nil, log)
 	path := filepath.Join(t.TempDir(), "engines.yaml")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {

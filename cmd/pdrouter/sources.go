@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/internal/configfile"
 	"pdrouter/internal/discovery"
+	"pdrouter/internal/overrides"
 	"pdrouter/internal/shared"
 	"pdrouter/router/config"
 )
@@ -27,10 +28,10 @@ const (
 // sources know of the engines besides those that the configuration file lists: they look at DNS names and files, keep what
 // administrators want, and have the owner of the configuration apply it. They are safe for concurrent use.
 type sources struct {
-	log      *slog.Logger
-	inFlight func(engine string) int64
-	apply    func(context.Context, merge) error // takes what merge makes of the configuration file into use
-	wishes   *wishes
+	log       *slog.Logger
+	inFlight  func(engine string) int64
+	apply     func(context.Context, merge) error // takes what merge makes of the configuration file into use
+	overrides *overrides.Store
 
 	base  atomic.Pointer[config.Config] // of the file that is in use
 	news  chan struct{}                 // has room for one: base is another
@@ -49,8 +50,8 @@ type sources struct {
 	rejects uint64 // changes that could not be applied
 }
 
-func newSources(base config.Config, w *wishes, inFlight func(string) int64, apply func(context.Context, merge) error, log *slog.Logger) *sources {
-	s := &sources{log: log, inFlight: inFlight, apply: apply, wishes: w, news: make(chan struct{}, 1), again: make(chan struct{}, 1),
+func newSources(base config.Config, w *overrides.Store, inFlight func(string) int64, apply func(context.Context, merge) error, log *slog.Logger) *sources {
+	s := &sources{log: log, inFlight: inFlight, apply: apply, overrides: w, news: make(chan struct{}, 1), again: make(chan struct{}, 1),
 		known: make(chan struct{}), found: map[listOf]found{}, kept: map[listOf]bool{}, gone: map[string]int64{}, keyless: map[string]string{}, dns: map[listOf]*discovery.DNS{},
 		files: map[listOf]*discovery.File{}, waits: map[listOf]bool{}, said: map[conflict]bool{}}
 	for at := range configured(base) {
@@ -102,7 +103,7 @@ func (s *sources) ready(ctx context.Context) {
 func (s *sources) run(ctx context.Context) error {
 	var background sync.WaitGroup
 	defer background.Wait()
-	background.Go(func() { _ = s.wishes.run(ctx, func() { s.refresh(ctx) }, func() { s.looked(listOf{}) }) }) // always nil
+	background.Go(func() { _ = s.overrides.Run(ctx, func() { s.refresh(ctx) }, func() { s.looked(listOf{}) }) }) // always nil
 	running := map[listOf]*lookout{}
 	defer func() {
 		for _, w := range running {
@@ -161,7 +162,7 @@ func (s *sources) looked(at listOf) {
 
 // roster returns what is known now.
 func (s *sources) roster() roster {
-	wanted := s.wishes.all()
+	wanted := s.overrides.All()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return roster{found: maps.Clone(s.found), records: wanted, gone: maps.Clone(s.gone), keyless: maps.Clone(s.keyless)}
@@ -263,7 +264,7 @@ func (s *sources) engines() []placed {
 func (s *sources) settle() bool {
 	removing := false
 	all := s.roster()
-	all.records = s.wishes.stand() // what is being tried may yet be refused
+	all.records = s.overrides.Applied() // what is being tried may yet be refused
 	for name, rec := range all.records {
 		removing = removing || rec.Removed && all.gone[name] != rec.At
 	}
@@ -274,7 +275,7 @@ func (s *sources) settle() bool {
 	_, list, _ := all.merge(*s.base.Load())
 	for _, p := range list {
 		rec := p.record
-		if p.gone || !rec.Removed || s.inFlight(p.Name) > 0 && (rec.Wait == nil || now.Sub(rec.at()) < *rec.Wait) {
+		if p.gone || !rec.Removed || s.inFlight(p.Name) > 0 && (rec.Wait == nil || now.Sub(rec.Time()) < *rec.Wait) {
 			continue
 		}
 		s.mu.Lock()
@@ -305,7 +306,7 @@ func (g *gateway) engines(l *configfile.Loaded) {
 	g.board = shared.NewBoard(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "engines", g.signer, g.log)
 	const name = "sources and administrators"
 	apply := func(ctx context.Context, to merge) error { return g.applied.engines(ctx, name, to) }
-	g.sources = newSources(l.Config, newWishes(g.board, g.redis == nil || g.signer != nil, g.log), g.router.InFlight, apply, g.log)
+	g.sources = newSources(l.Config, overrides.NewStore(g.board, g.redis == nil || g.signer != nil, g.log), g.router.InFlight, apply, g.log)
 	g.applied.sources = []source{{name, g.sources.merge}} // also for a reload that comes before anything was found
 	g.applied.without = g.sources.without
 	g.applied.told(g.sources.follow)

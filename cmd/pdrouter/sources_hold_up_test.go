@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/overrides"
 	"pdrouter/router"
 	"pdrouter/router/config"
 )
@@ -86,11 +87,11 @@ func TestKeyOfAnotherGatewayHoldsUpNothing(t *testing.T) {
 	key := filepath.Join(dir, "keys", "there")
 	e := config.Engine{Name: "two", URL: one.URL, BearerTokenFile: key}
 	now := time.Now().UnixNano()
-	b, err := json.Marshal(record{Engine: "two", Model: "m", List: "engines", Entry: &e, By: "ann", At: now, Vouched: now})
+	b, err := json.Marshal(overrides.Override{Engine: "two", Model: "m", List: "engines", Entry: &e, By: "ann", At: now, Refreshed: now})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !c.sources.wishes.learn(map[string]string{"two": string(b)}) {
+	if !c.sources.overrides.Learn(map[string]string{"two": string(b)}) {
 		t.Fatal("nothing was learnt")
 	}
 	c.sources.refresh(t.Context())

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/overrides"
 	"pdrouter/router/config"
 )
 
@@ -56,7 +57,7 @@ func TestEnginesFilesNameNoOtherKeys(t *testing.T) {
 			here := listOf{"m", "engines"}
 			for what, r := range map[string]roster{
 				"a file":           {found: map[listOf]found{here: {from: fromFile, engines: []config.Engine{e}}}},
-				"an administrator": {records: recordsByEngine{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e}}},
+				"an administrator": {records: overrides.ByEngine{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e}}},
 			} {
 				_, all, out := r.merge(config.Config{Models: []config.Model{way.m}})
 				if _, taken := find(all, "x"); taken != way.want || taken == (len(out) > 0) {

@@ -5,10 +5,10 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"pdrouter/internal/configfile"
 	"pdrouter/internal/field"
+	"pdrouter/internal/overrides"
 	"pdrouter/router/config"
 )
 
@@ -33,90 +33,10 @@ type found struct {
 	leaving map[string]bool // by name: these take no more requests, and are removed when those that they have have ended
 }
 
-// record is what administrators want of one engine. It is never changed, and what is newer stands. Gateways share records.
-type record struct {
-	Engine  string         `json:"engine"`
-	Model   string         `json:"model,omitempty"` // with Entry: where it was added
-	List    string         `json:"list,omitempty"`
-	Entry   *config.Engine `json:"entry,omitempty"`   // of an engine that was added; nil for one that comes from elsewhere
-	Drain   drainWish      `json:"drain,omitempty"`   // whatever its source says
-	Removed bool           `json:"removed,omitempty"` // it is to be drained, and then to be gone
-	Wait    *time.Duration `json:"wait,omitempty"`    // for its requests, at most, when it is removed; nil: until they end
-	By      string         `json:"by"`                // the administrator
-	At      int64          `json:"at"`                // nanoseconds since 1970: when, or one more than of what it replaces
-	Vouched int64          `json:"vouched,omitempty"` // nanoseconds since 1970: when a gateway that held it put it on the board; 0 elsewhere
-}
-
-// drainWish is what administrators want of an engine's draining.
-type drainWish string
-
-const (
-	asSourced drainWish = ""    // what its source says
-	drainOn   drainWish = "on"  // it takes no more requests
-	drainOff  drainWish = "off" // it takes requests
-)
-
-// neutral reports whether nothing is wanted, so that the record is only there to outdo older ones.
-func (r record) neutral() bool { return r.Entry == nil && r.Drain == asSourced && !r.Removed }
-
-// lapses reports whether the record may be forgotten in the end: nothing is wanted any more of an engine that anybody has.
-func (r record) lapses() bool { return r.neutral() || r.Removed && r.Entry != nil }
-
-// forgotten reports whether the record has outdone older ones for long enough.
-func (r record) forgotten(now time.Time) bool { return r.lapses() && now.Sub(r.at()) > wishForget }
-
-// newer reports whether r stands rather than o. Any two gateways decide alike.
-func (r record) newer(o record) bool {
-	if r.At != o.At {
-		return r.At > o.At
-	}
-	return r.By > o.By
-}
-
-// at returns when the record was made.
-func (r record) at() time.Time { return time.Unix(0, r.At) }
-
-// vouched returns when a gateway last said that it holds the record.
-func (r record) vouched() time.Time { return time.Unix(0, max(r.At, r.Vouched)) }
-
-// wanted says what is wanted of the engine, for people.
-func (r record) wanted() string {
-	switch {
-	case r.Removed:
-		return "removed"
-	case r.Entry != nil && r.Drain == drainOn:
-		return "added, drained"
-	case r.Entry != nil:
-		return "added"
-	case r.Drain == drainOn:
-		return "drained"
-	case r.Drain == drainOff:
-		return "undrained"
-	}
-	return "nothing"
-}
-
-// recordsByEngine are the latest of each engine, by its name.
-type recordsByEngine map[string]record
-
-// merged returns what stands of two, and whether that is another than r.
-func (r recordsByEngine) merged(others recordsByEngine) (recordsByEngine, bool) {
-	out, other := make(recordsByEngine, len(r)), false
-	for name, rec := range r {
-		out[name] = rec
-	}
-	for name, rec := range others {
-		if was, ok := out[name]; !ok || rec.newer(was) {
-			out[name], other = rec, true
-		}
-	}
-	return out, other
-}
-
 // roster is all that is known of engines besides the configuration file, at one moment.
 type roster struct {
 	found   map[listOf]found
-	records recordsByEngine
+	records overrides.ByEngine
 	keyless map[string]string // files with credentials that cannot be read, and why
 	gone    map[string]int64  // engines that were removed and have no more requests here, with the At of the record
 }
@@ -126,9 +46,9 @@ type placed struct {
 	listOf
 	config.Engine
 	from    string
-	leaving bool   // its source has it no more
-	gone    bool   // it was removed, and has no more requests: it is not of the merged configuration
-	record  record // the zero record if administrators want nothing
+	leaving bool               // its source has it no more
+	gone    bool               // it was removed, and has no more requests: it is not of the merged configuration
+	record  overrides.Override // the zero record if administrators want nothing
 }
 
 // conflict is an engine that is left out, and why.
@@ -175,7 +95,7 @@ func (r roster) merge(cfg config.Config) (config.Config, []placed, []conflict) {
 			for _, p := range list {
 				p.record = r.records[p.Name]
 				if added := p.record.Entry; p.from != fromAdmin && added != nil && !same(*added, p.Engine) {
-					p.record = record{} // it is of another engine, which was added under this name
+					p.record = overrides.Override{} // it is of another engine, which was added under this name
 				}
 				if p.from != fromAdmin { // it may have been added before its source had it
 					p.record.Entry = nil
@@ -187,7 +107,7 @@ func (r roster) merge(cfg config.Config) (config.Config, []placed, []conflict) {
 					}
 					continue
 				}
-				p.Drain = p.leaving || p.record.Removed || p.record.Drain == drainOn || p.Drain && p.record.Drain != drainOff
+				p.Drain = p.leaving || p.record.Removed || p.record.Drain == overrides.DrainOn || p.Drain && p.record.Drain != overrides.DrainOff
 				*at.Engines = append(*at.Engines, p.Engine)
 				all = append(all, p)
 			}
@@ -215,14 +135,14 @@ func (r roster) add(list []placed, p placed, unfit error, taken map[string]bool,
 }
 
 // added returns the records of engines that were added to a list, by name.
-func (r roster) added(to listOf) []record {
-	var all []record
+func (r roster) added(to listOf) []overrides.Override {
+	var all []overrides.Override
 	for _, rec := range r.records {
 		if rec.Entry != nil && rec.Model == to.model && rec.List == to.list {
 			all = append(all, rec)
 		}
 	}
-	slices.SortFunc(all, func(x, y record) int {
+	slices.SortFunc(all, func(x, y overrides.Override) int {
 		if x.Engine < y.Engine {
 			return -1
 		}

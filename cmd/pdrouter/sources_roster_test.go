@@ -6,11 +6,11 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/overrides"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -57,11 +57,11 @@ func TestRosterMerges(t *testing.T) {
 			{"b/c", "engines"}:  {from: fromFile, engines: []config.Engine{engineOf("p1"), engineOf("e1"), {Name: "e2", URL: "http://e2:1", Control: "http://e2:2"}}},
 			{"gone", "engines"}: {from: fromFile, engines: []config.Engine{engineOf("x")}},
 		},
-		records: recordsByEngine{
-			"d0":    {Engine: "d0", Drain: drainOn},
-			"d1":    {Engine: "d1", Drain: drainOff},
+		records: overrides.ByEngine{
+			"d0":    {Engine: "d0", Drain: overrides.DrainOn},
+			"d1":    {Engine: "d1", Drain: overrides.DrainOff},
 			"p1":    {Engine: "p1", Model: "a", List: "decode", Entry: entry(engineOf("p1"))},
-			"new":   {Engine: "new", Model: "b/c", List: "engines", Entry: entry(engineOf("new")), Drain: drainOn},
+			"new":   {Engine: "new", Model: "b/c", List: "engines", Entry: entry(engineOf("new")), Drain: overrides.DrainOn},
 			"theft": {Engine: "theft", Model: "b/c", List: "engines", Entry: &config.Engine{Name: "theft", URL: "http://x:1", BearerTokenFile: "/etc/shadow"}},
 			"key":   {Engine: "key", Model: "a", List: "decode", Entry: &config.Engine{Name: "key", URL: "http://x:1", BearerTokenFile: "/k"}},
 			"wrong": {Engine: "wrong", Model: "a", List: "engines", Entry: entry(engineOf("wrong"))},
@@ -125,7 +125,7 @@ func TestRosterIsAlwaysSound(t *testing.T) {
 			return e
 		}
 		cfg := twoModels()
-		r := roster{found: map[listOf]found{}, records: recordsByEngine{}, gone: map[string]int64{}}
+		r := roster{found: map[listOf]found{}, records: overrides.ByEngine{}, gone: map[string]int64{}}
 		for _, at := range []listOf{{"a", "prefill"}, {"a", "decode"}, {"b/c", "engines"}, {"none", "decode"}} {
 			f := found{from: fromDNS, leaving: map[string]bool{}}
 			for range random.IntN(4) {
@@ -139,7 +139,7 @@ func TestRosterIsAlwaysSound(t *testing.T) {
 			if random.IntN(3) == 0 {
 				e.Name = []string{"p0", "d0", "d1", "e0"}[random.IntN(4)]
 			}
-			rec := record{Engine: e.Name, Removed: random.IntN(3) == 0, At: int64(random.IntN(3)), Drain: []drainWish{asSourced, drainOn, drainOff}[random.IntN(3)]}
+			rec := overrides.Override{Engine: e.Name, Removed: random.IntN(3) == 0, At: int64(random.IntN(3)), Drain: []overrides.Drain{overrides.AsSourced, overrides.DrainOn, overrides.DrainOff}[random.IntN(3)]}
 			if random.IntN(2) == 0 {
 				rec.Model, rec.List, rec.Entry = []string{"a", "b/c", "no"}[random.IntN(3)], []string{"prefill", "decode", "engines", "odd"}[random.IntN(4)], &e
 			}
@@ -171,54 +171,6 @@ func TestRosterIsAlwaysSound(t *testing.T) {
 	}
 }
 
-// TestRecordsConverge has gateways tell each other their records in any order, some twice and some late: all end with the same.
-func TestRecordsConverge(t *testing.T) {
-	for seed := range uint64(1000) {
-		random := rand.New(rand.NewPCG(seed, 5))
-		gateways := make([]recordsByEngine, 3)
-		for range 30 {
-			i, j := random.IntN(3), random.IntN(3)
-			name := fmt.Sprint("e", random.IntN(4))
-			rec := record{Engine: name, At: int64(random.IntN(10)), By: fmt.Sprint(i, random.IntN(2)), Drain: asSourced}
-
-			rec.Removed = strings.HasSuffix(rec.By, "1")
-			rec.Drain = drainWish(rec.By)
-			gateways[i], _ = gateways[i].merged(recordsByEngine{name: rec})
-			gateways[j], _ = gateways[j].merged(gateways[i])
-		}
-		for range 2 {
-			for i := range gateways {
-				for j := range gateways {
-					gateways[i], _ = gateways[i].merged(gateways[j])
-				}
-			}
-		}
-		for _, g := range gateways[1:] {
-			if diff := cmp.Diff(g, gateways[0]); diff != "" {
-				t.Fatalf("seed %d: two gateways differ:\n%s", seed, diff)
-			}
-		}
-		if _, other := gateways[0].merged(gateways[1]); other {
-			t.Fatalf("seed %d: the same again is something else", seed)
-		}
-	}
-}
-
-// TestRecordOutlivesItsFormat: what one gateway writes another one reads.
-func TestRecordOutlivesItsFormat(t *testing.T) {
-	wait := time.Minute
-	e := config.Engine{Name: "x", URL: "http://x:1", Control: "http://x:2", SideChannel: "x:3", BearerTokenFile: "/k"}
-	w := newWishes(&fakeBoard{}, true, nil)
-	rec := w.put(record{Engine: "x", Model: "m", List: "prefill", Entry: &e, Drain: drainOn, Removed: true, Wait: &wait, By: "somebody"})
-	other := newWishes(&fakeBoard{}, true, nil)
-	if !other.learn(w.board.(*fakeBoard).facts) {
-		t.Fatal("nothing was learnt")
-	}
-	if diff := cmp.Diff(other.all(), recordsByEngine{"x": rec}); diff != "" {
-		t.Error("(-got +want):\n" + diff)
-	}
-}
-
 // TestRosterKeepsRanksApart leaves out an engine that would have the name of another one's data-parallel rank, and the other
 // way round: with both the router would take nothing.
 func TestRosterKeepsRanksApart(t *testing.T) {
@@ -227,7 +179,7 @@ func TestRosterKeepsRanksApart(t *testing.T) {
 	one := engineOf("one")
 	one.DataParallel = 2
 	cfg := config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{one, engineOf("two.dp1")}}}}
-	r := roster{records: recordsByEngine{"one.dp0": {Engine: "one.dp0", Model: "m", List: "engines", Entry: &rank}, "two": {Engine: "two", Model: "m", List: "engines", Entry: &ranks}}}
+	r := roster{records: overrides.ByEngine{"one.dp0": {Engine: "one.dp0", Model: "m", List: "engines", Entry: &rank}, "two": {Engine: "two", Model: "m", List: "engines", Entry: &ranks}}}
 	got, _, out := r.merge(cfg)
 	if err := got.Validate(); err != nil || len(out) != 2 || len(got.Models[0].Engines) != 2 {
 		t.Errorf("%v, left out %v; want both left out", err, out)
@@ -237,7 +189,7 @@ func TestRosterKeepsRanksApart(t *testing.T) {
 // TestRosterTellsMachinesApart has a record of an engine that was added and removed, whose name another machine of the file has.
 func TestRosterTellsMachinesApart(t *testing.T) {
 	e := engineOf("x")
-	r := roster{records: recordsByEngine{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e, Removed: true, At: 5}}, gone: map[string]int64{"x": 5}}
+	r := roster{records: overrides.ByEngine{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e, Removed: true, At: 5}}, gone: map[string]int64{"x": 5}}
 	for url, want := range map[string]int{e.URL: 0, "http://another:9": 1} {
 		got, _, _ := r.merge(config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "x", URL: url}}}}})
 		if n := len(got.Models[0].Engines); n != want {
