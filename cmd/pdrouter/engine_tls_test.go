@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"pdrouter/internal/configfile"
-	"pdrouter/router/config"
 )
 
 // TestEngineTLSFiles: check reads the files of an engine's TLS, relative to the configuration, and a reload watches them.
@@ -59,25 +58,5 @@ func TestCheckForwardedWithoutTLS(t *testing.T) {
 	got, err := checkText(t, t.TempDir(), `models: [{name: m, forward_authorization: true, engines: [{name: a, url: "http://a"}, {name: b, url: "https://b"}]}]`)
 	if err != nil || strings.Count(got, "clients' credentials are sent to") != 1 || !strings.Contains(got, "sent to a without TLS") {
 		t.Errorf("%v\n%s", err, got)
-	}
-}
-
-// TestPrivateKeyIsNoCredential: an entry that the configuration does not list may use a model's TLS files as what they are, and
-// not have the private key sent to its engine.
-func TestPrivateKeyIsNoCredential(t *testing.T) {
-	named := config.TLS{CertFile: "/tls/cert", KeyFile: "/tls/key"}
-	m := config.Model{Name: "m", Engines: []config.Engine{{Name: "e", URL: "https://e", TLS: named}}}
-	if err := fitsAdded(m, "engines", config.Engine{Name: "x", URL: "https://x", TLS: named}); err != nil {
-		t.Error(err)
-	}
-	for key, e := range map[string]config.Engine{
-		"bearer_token_file": {BearerTokenFile: "/tls/key"},
-		"tls.ca_file":       {TLS: config.TLS{CAFile: "/tls/cert"}},
-		"tls.cert_file":     {TLS: config.TLS{CertFile: "/etc/cert", KeyFile: "/tls/key"}},
-	} {
-		e.Name, e.URL = "x", "https://x"
-		if err := fitsAdded(m, "engines", e); err == nil || !strings.Contains(err.Error(), key+" is ") {
-			t.Errorf("%s: %v", key, err)
-		}
 	}
 }

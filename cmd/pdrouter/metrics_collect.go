@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"pdrouter/internal/fleetview"
 	"pdrouter/internal/limits"
 	"pdrouter/internal/reload"
 	"pdrouter/internal/shared"
@@ -16,7 +17,7 @@ import (
 func (g *gateway) collect(out *telemetry.Scrape) {
 	collectRouter(out, g.router.Stats())
 	collectLimits(out, g.limiter.Stats())
-	collectSources(out, g.sources)
+	collectSources(out, g.engines.Engines(), g.engines.Stats())
 	collectMetadata(out, g.cache.Stats(), g.agentRoutes.Watches())
 	if inRedis, ok := g.store.(*redisstore.Store); ok {
 		out.Set("pdrouter_metadata_quarantined_total", float64(inRedis.Quarantined()))
@@ -36,36 +37,35 @@ func collectLimits(out *telemetry.Scrape, s limits.Stats) {
 	out.SetBool("pdrouter_limits_alone", s.Behind)
 }
 
-func collectSources(out *telemetry.Scrape, s *sources) {
+func collectSources(out *telemetry.Scrape, engines []fleetview.Engine, stats fleetview.Stats) {
 	type counted struct {
-		listOf
+		fleetview.List
 		from string
 	}
 	count := map[counted]int{}
-	for _, p := range s.engines() {
-		if !p.gone {
-			count[counted{p.listOf, p.from}]++
+	for _, e := range engines {
+		if !e.Removed {
+			count[counted{e.List, e.From}]++
 		}
 	}
 	for at, n := range count {
-		out.Set("pdrouter_source_engines", float64(n), at.model, at.list, at.from)
+		out.Set("pdrouter_source_engines", float64(n), at.Model, at.Key, at.from)
 	}
-	one := func(at listOf, failures uint64, good time.Time, stale bool) {
-		out.Set("pdrouter_source_failures_total", float64(failures), at.model, at.list)
-		out.SetBool("pdrouter_source_stale", stale, at.model, at.list)
+	one := func(at fleetview.List, failures uint64, good time.Time, stale bool) {
+		out.Set("pdrouter_source_failures_total", float64(failures), at.Model, at.Key)
+		out.SetBool("pdrouter_source_stale", stale, at.Model, at.Key)
 		if !good.IsZero() {
-			out.Set("pdrouter_source_age_seconds", time.Since(good).Seconds(), at.model, at.list)
+			out.Set("pdrouter_source_age_seconds", time.Since(good).Seconds(), at.Model, at.Key)
 		}
 	}
-	names, files, rejects := s.stats()
-	for at, s := range names {
+	for at, s := range stats.DNS {
 		one(at, s.Failures, s.Good, s.Stale)
-		out.Set("pdrouter_source_refused_addresses", float64(s.Refused), at.model, at.list)
+		out.Set("pdrouter_source_refused_addresses", float64(s.Refused), at.Model, at.Key)
 	}
-	for at, s := range files {
+	for at, s := range stats.Files {
 		one(at, s.Failures, s.Good, s.Bad)
 	}
-	out.Set("pdrouter_source_changes_failed_total", float64(rejects))
+	out.Set("pdrouter_source_changes_failed_total", float64(stats.Rejected))
 }
 
 func collectMetadata(out *telemetry.Scrape, s cache.Stats, w routes.WatchStats) {

@@ -16,10 +16,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/auth/keys"
+	"pdrouter/internal/adminapi"
 	"pdrouter/internal/discovery"
+	"pdrouter/internal/fleetview"
 	"pdrouter/internal/golden"
 	"pdrouter/internal/limits"
-	"pdrouter/internal/overrides"
 	"pdrouter/internal/reload"
 	"pdrouter/internal/shared"
 	"pdrouter/internal/telemetry"
@@ -29,7 +30,6 @@ import (
 	"pdrouter/policies/prefixes"
 	"pdrouter/router"
 	"pdrouter/router/admission"
-	"pdrouter/router/config"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/reclaim"
@@ -104,7 +104,7 @@ func allMetrics(t *testing.T) *metrics {
 	m.refusedAgent(403, "bad_signature")
 
 	yes := true
-	names, set := someSources(t), someKeySet(t)
+	set := someKeySet(t)
 	stats := router.Stats{
 		Engines:    []router.EngineStats{{Name: "p", Events: &yes, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Ejections: map[string]uint64{"answers": 1}}},
 		Pairs:      []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads"}},
@@ -116,11 +116,14 @@ func allMetrics(t *testing.T) *metrics {
 		PanicModes: []fleet.PanicMode{{Model: "m", Role: "decode"}},
 		PairsOut:   []fleet.PairOut{{Prefill: "p", Decode: "d", State: "open"}},
 	}
-	newAdmin(&admin{requests: m.adminRequests})
+	adminapi.New(adminapi.Config{Requests: m.adminRequests})
 	m.registry.Collect(func(out *telemetry.Scrape) {
 		collectRouter(out, stats)
 		collectLimits(out, limits.Stats{Refused: map[string]uint64{"requests": 1}})
-		collectSources(out, names)
+		collectSources(out, []fleetview.Engine{{List: fleetview.List{Model: "m", Key: "engines"}, From: fleetview.FromStatic}}, fleetview.Stats{
+			DNS:   map[fleetview.List]discovery.DNSStats{{Model: "m", Key: "engines"}: {}},
+			Files: map[fleetview.List]discovery.FileStats{{Model: "m", Key: "prefill"}: {Good: time.Now()}},
+		})
 		collectMetadata(out, cache.Stats{Age: 1}, routes.WatchStats{})
 		out.Set("pdrouter_metadata_quarantined_total", 1)
 		collectShared(out, shared.FactsStats{}, 1)
@@ -129,24 +132,6 @@ func allMetrics(t *testing.T) *metrics {
 		collectConfig(out, reloadCount{}, "digest")
 	})
 	return m
-}
-
-// someSources returns a name and a file that have been looked at.
-func someSources(t *testing.T) *sources {
-	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	s := newSources(config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{engineOf("e")}}}}, overrides.NewStore(shared.NewBoard(nil, "p", "engines", nil, log), true, log), nil, nil, log)
-	s.dns[listOf{"m", "engines"}] = discovery.NewDNS(discovery.Name{Host: "engines"}, nil, nil, nil, log)
-	path := filepath.Join(t.TempDir(), "engines.yaml")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	file := discovery.NewFile(path, time.Minute, func(string, []byte) error { return nil }, log)
-	if err := file.Look(); err != nil {
-		t.Fatal(err)
-	}
-	s.files[listOf{"m", "prefill"}] = file
-	return s
 }
 
 // someKeySet returns a key set that has been fetched.

@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/fleetview"
 	"pdrouter/router/config"
 )
 
@@ -31,15 +31,8 @@ type applied struct {
 // source is one of those that know of engines besides the file.
 type source struct {
 	name  string
-	merge merge
+	merge fleetview.Merge
 }
-
-// merge returns the configuration with the engines that a source knows of. It must change nothing of what it is given,
-// models' lists included, and do no I/O: it runs again whenever the file or another source changes.
-type merge func(config.Config) (config.Config, error)
-
-// errEnded is the answer of an owner that has ended.
-var errEnded = errors.New("the gateway is stopping")
 
 func newApplied(base *configfile.Loaded, load func() (*configfile.Loaded, error), apply func(*configfile.Loaded, config.Config) error) *applied {
 	return &applied{load: load, apply: apply, base: base, asks: make(chan func()), ended: make(chan struct{})}
@@ -64,7 +57,7 @@ func (a *applied) ask(ctx context.Context, do func() error) error {
 	select {
 	case a.asks <- func() { done <- do() }:
 	case <-a.ended:
-		return errEnded
+		return fleetview.ErrStopping
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -109,7 +102,7 @@ func (a *applied) reload(ctx context.Context) ([]string, error) {
 // engines replaces what the named source knows of engines, and takes it into use; a nil merge forgets the source. Sources
 // are merged in the order in which they first came. On an error nothing has changed, and what the source had said before
 // still holds. It waits for run, which must run or be about to, and is safe for concurrent use.
-func (a *applied) engines(ctx context.Context, name string, m merge) error {
+func (a *applied) engines(ctx context.Context, name string, m fleetview.Merge) error {
 	return a.ask(ctx, func() error {
 		sources := slices.Clone(a.sources)
 		at := slices.IndexFunc(sources, func(s source) bool { return s.name == name })

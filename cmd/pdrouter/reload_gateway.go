@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/fleetview"
 	"pdrouter/router/config"
 )
 
@@ -109,7 +110,7 @@ func (g *gateway) reloadRoute(w http.ResponseWriter, r *http.Request) {
 	changed, err := g.applied.reload(r.Context())
 	answer, status := map[string][]string{"changed": changed}, http.StatusOK
 	switch {
-	case errors.Is(err, errEnded):
+	case errors.Is(err, fleetview.ErrStopping):
 		answer, status = map[string][]string{"mistakes": {err.Error()}}, http.StatusServiceUnavailable
 	case err != nil:
 		answer, status = map[string][]string{"mistakes": mistakes(err)}, http.StatusBadRequest

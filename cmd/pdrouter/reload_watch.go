@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/fleetview"
 	"pdrouter/internal/yamlfile"
 )
 
@@ -139,7 +140,7 @@ func (g *gateway) reloadChanged(ctx context.Context) error {
 				continue
 			}
 		}
-		if _, err := g.applied.reload(ctx); errors.Is(err, errEnded) {
+		if _, err := g.applied.reload(ctx); errors.Is(err, fleetview.ErrStopping) {
 			return nil // what else was wrong has been logged
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/fleetview"
 	"pdrouter/internal/limits"
 	"pdrouter/internal/listener"
 	"pdrouter/internal/redisdb"
@@ -123,7 +124,7 @@ type gateway struct {
 	failedBefore atomic.Uint64   // failures to read credentials, of sections that are no more
 	working      context.Context // of what sections start; nil before run
 
-	sources     *sources
+	engines     *fleetview.View
 	adminRoutes http.Handler
 
 	clients, agents, operations, admins *listener.Listener
@@ -197,7 +198,7 @@ func newGateway(l *configfile.Loaded, log *slog.Logger) (_ *gateway, err error) 
 	g.files = newWatch(l)
 	g.applied = newApplied(l, g.reread(l.Path), g.apply)
 	g.applied.reloaded = g.reloaded
-	g.engines(l)
+	g.openEngines(l)
 	g.reloads.began(time.Now())
 	g.meters.registry.Collect(g.collect)
 	return g, nil
@@ -269,9 +270,9 @@ func (g *gateway) run(ctx context.Context) error {
 	}
 	part("configuration", g.applied.run)
 	part("files", g.reloadChanged)
-	part("sources", g.sources.run)
+	part("sources", g.engines.Run)
 	part("administrators", httpServer(g.admins, g.adminRoutes, g.log))
-	g.sources.ready(serving)
+	g.engines.Ready(serving)
 	part("operations", httpServer(g.operations, g.operationRoutes, g.log))
 	part("agents", httpServer(g.agents, g.agentRoutes, g.log))
 	err := g.router.Serve(serving, g.clients)

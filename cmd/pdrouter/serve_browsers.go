@@ -9,13 +9,14 @@ import (
 	"strings"
 
 	"pdrouter/auth"
+	"pdrouter/internal/adminapi"
 )
 
 // refuseBrowser answers a request that a browser may have sent on behalf of a foreign web page.
 func refuseBrowser(w http.ResponseWriter, r *http.Request, reason, message string, log *slog.Logger) {
 	log.Warn("browser request refused", "method", r.Method, "path", r.URL.Path, "remote", r.RemoteAddr, "host", r.Host,
 		"origin", r.Header.Get("Origin"), "reason", reason)
-	answerAdmin(w, &adminError{http.StatusForbidden, reason, message})
+	(&adminapi.Error{Status: http.StatusForbidden, Reason: reason, Msg: message}).Write(w)
 }
 
 // sameOrigin refuses state-changing requests that a browser sends for a page of another origin, as its Sec-Fetch-Site or

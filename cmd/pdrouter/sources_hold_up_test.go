@@ -1,16 +1,15 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/fleetview"
 	"pdrouter/internal/overrides"
 	"pdrouter/router"
 	"pdrouter/router/config"
@@ -39,16 +38,16 @@ func TestEnginesFileHoldsUpNothing(t *testing.T) {
 	write(file, fmt.Sprintf("engines: [{name: one, url: %q}]\n", one.URL))
 	write(path, fmt.Sprintf("listen: {clients: \"127.0.0.1:0\", operations: \"127.0.0.1:0\"}\nmodels: [{name: m, engines: [{name: st, url: %q}], engines_from: {file: %q, every: 100ms, key_dir: keys}}]\n", one.URL, file))
 	c := serveFile(t, path)
-	until(t, "the file is read", func() bool { _, ok := find(c.sources.engines(), "one"); return ok })
-	at := listOf{"m", "engines"}
+	until(t, "the file is read", func() bool { _, ok := c.engines.Engine("one"); return ok })
+	at := fleetview.List{Model: "m", Key: "engines"}
 	for i, key := range []string{"keys/..data", "keys/pipe"} {
-		_, before, _ := c.sources.stats()
+		before := c.engines.Stats().Files
 		write(file, fmt.Sprintf("engines: [{name: one, url: %q, bearer_token_file: %s}]\n", one.URL, key))
-		until(t, "the file is refused", func() bool { _, now, _ := c.sources.stats(); return now[at].Failures > before[at].Failures })
-		if p, ok := find(c.sources.engines(), "one"); !ok || p.BearerTokenFile != "" {
+		until(t, "the file is refused", func() bool { return c.engines.Stats().Files[at].Failures > before[at].Failures })
+		if p, ok := c.engines.Engine("one"); !ok || p.BearerTokenFile != "" {
 			t.Errorf("%s: one is %+v; want what it was", key, p)
 		}
-		if err := c.sources.drain(t.Context(), "st", i%2 == 0, "me"); err != nil {
+		if err := c.engines.Override(t.Context(), overrides.Override{Engine: "st", Drain: []overrides.Drain{overrides.DrainOn, overrides.DrainOff}[i], By: "me"}); err != nil {
 			t.Errorf("%s: an administrator is refused: %v", key, err)
 		}
 		if status, _, why := c.reload(); status != 200 {
@@ -86,35 +85,25 @@ func TestKeyOfAnotherGatewayHoldsUpNothing(t *testing.T) {
 	c := serveFile(t, path)
 	key := filepath.Join(dir, "keys", "there")
 	e := config.Engine{Name: "two", URL: one.URL, BearerTokenFile: key}
-	now := time.Now().UnixNano()
-	b, err := json.Marshal(overrides.Override{Engine: "two", Model: "m", List: "engines", Entry: &e, By: "ann", At: now, Refreshed: now})
-	if err != nil {
+	if err := c.engines.Override(t.Context(), overrides.Override{Engine: "two", Model: "m", List: "engines", Entry: &e, By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
-	if !c.sources.overrides.Learn(map[string]string{"two": string(b)}) {
-		t.Fatal("nothing was learnt")
+	if n := c.engines.Stats().Rejected; n != 0 {
+		t.Errorf("%d changes could not be taken into use", n)
 	}
-	c.sources.refresh(t.Context())
-	if _, _, rejects := c.sources.stats(); rejects != 0 {
-		t.Errorf("%d changes could not be taken into use", rejects)
-	}
-	if err := c.sources.drain(t.Context(), "st", true, "me"); err != nil {
+	if err := c.engines.Override(t.Context(), overrides.Override{Engine: "st", Drain: overrides.DrainOn, By: "me"}); err != nil {
 		t.Errorf("an administrator is refused: %v", err)
 	}
 	if status, _, why := c.reload(); status != 200 {
 		t.Errorf("a reload is refused: %v", why)
 	}
-	if _, ok := find(c.sources.engines(), "two"); ok {
+	if _, ok := c.engines.Engine("two"); ok {
 		t.Error("an engine without its key is used")
-	}
-	other := config.Engine{Name: "three", URL: one.URL, BearerTokenFile: key}
-	if _, err := c.sources.add(t.Context(), listOf{"m", "engines"}, other, "me"); err == nil || !strings.Contains(err.Error(), "bearer_token_file cannot be read") {
-		t.Errorf("an engine whose key is not here is added: %v", err)
 	}
 	if err := os.WriteFile(key, []byte("k"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the key has come", func() bool { _, ok := find(c.sources.engines(), "two"); return ok })
+	until(t, "the key has come", func() bool { _, ok := c.engines.Engine("two"); return ok })
 }
 
 // TestEnginesFileGoesByTheKeysOfNow has a reload name a key, which the file of engines then names too.
@@ -131,11 +120,11 @@ func TestEnginesFileGoesByTheKeysOfNow(t *testing.T) {
 		}
 	}
 	c := serveFile(t, path)
-	at := listOf{"m", "engines"}
-	until(t, "the file is refused", func() bool { _, now, _ := c.sources.stats(); return now[at].Failures > 0 })
+	at := fleetview.List{Model: "m", Key: "engines"}
+	until(t, "the file is refused", func() bool { return c.engines.Stats().Files[at].Failures > 0 })
 	c.write(text(", bearer_token_file: named"))
 	if status, _, why := c.reload(); status != 200 {
 		t.Fatal(why)
 	}
-	until(t, "the file holds", func() bool { _, ok := find(c.sources.engines(), "two"); return ok })
+	until(t, "the file holds", func() bool { _, ok := c.engines.Engine("two"); return ok })
 }

@@ -1,6 +1,6 @@
 // Package discovery finds engines that come and go: by the addresses of a DNS name, and in a file that is watched. It owns
 // when to look, what to believe of an answer, and when one that is not there any more is given up. It knows addresses and
-// bytes, and nothing of engines: package main makes entries of the router's configuration of what it finds.
+// bytes, and nothing of engines: internal/fleetview makes entries of the router's configuration of what it finds.
 package discovery
 
 import (

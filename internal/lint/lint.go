@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/dispatch", "router/edge", "router/fleet", "router/monitor", "router/reason", "router/reclaim", "router/report", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/nixl", "kvplane/transport", "kvplane/transport/byname", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/configfile", "internal/demo", "internal/limits", "internal/listener", "internal/reload", "internal/overrides", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "internal/telemetry", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/dispatch", "router/edge", "router/fleet", "router/monitor", "router/reason", "router/reclaim", "router/report", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/nixl", "kvplane/transport", "kvplane/transport/byname", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/configfile", "internal/demo", "internal/limits", "internal/listener", "internal/reload", "internal/adminapi", "internal/fleetview", "internal/overrides", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "internal/telemetry", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -94,7 +94,14 @@ func Packages() map[string]Package {
 		"internal/redisdb":   {Ours: []string{"internal/field"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		"internal/redistest": {},
 		// What gateways tell each other through Redis, and engines that come and go.
-		"internal/shared":    {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
+		"internal/shared": {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
+		// Every engine of a gateway, wherever it comes from.
+		"internal/fleetview": {Ours: []string{"internal/configfile", "internal/discovery", "internal/field", "internal/overrides", "router/config"}},
+		// The routes of administrators and their client. router: what its engines are doing.
+		"internal/adminapi": {
+			Ours:    []string{"auth", "internal/configfile", "internal/fleetview", "internal/overrides", "internal/refusal", "internal/yamlfile", "metadata", "router", "router/config", "router/fleet"},
+			Outside: []string{"github.com/prometheus/client_golang"},
+		},
 		"internal/overrides": {Ours: []string{"metadata", "router/config"}}, // what administrators want of engines
 		"internal/dnstest":   {},                                            // a DNS server for tests
 		// What engines say of themselves, before there is traffic.

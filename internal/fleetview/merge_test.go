@@ -1,4 +1,4 @@
-package main
+package fleetview
 
 import (
 	"fmt"
@@ -46,18 +46,18 @@ func names(cfg config.Config) (all []string) {
 	return all
 }
 
-// TestRosterMerges has the file win over what is found, that over what is added, and leaves out what does not fit.
-func TestRosterMerges(t *testing.T) {
+// TestMerge has the file win over what is found, that over what is added, and leaves out what does not fit.
+func TestMerge(t *testing.T) {
 	entry := func(e config.Engine) *config.Engine { return &e }
 	at := int64(7)
-	r := roster{
-		found: map[listOf]found{
-			{"a", "prefill"}:    {from: fromDNS, engines: []config.Engine{engineOf("p0"), engineOf("p1"), engineOf("p2")}, leaving: map[string]bool{"p2": true}},
-			{"a", "decode"}:     {from: fromDNS, engines: []config.Engine{engineOf("stale")}}, // it has no source any more
-			{"b/c", "engines"}:  {from: fromFile, engines: []config.Engine{engineOf("p1"), engineOf("e1"), {Name: "e2", URL: "http://e2:1", Control: "http://e2:2"}}},
-			{"gone", "engines"}: {from: fromFile, engines: []config.Engine{engineOf("x")}},
+	r := snapshot{
+		found: map[List]found{
+			{"a", "prefill"}:    {from: FromDNS, engines: []config.Engine{engineOf("p0"), engineOf("p1"), engineOf("p2")}, leaving: map[string]bool{"p2": true}},
+			{"a", "decode"}:     {from: FromDNS, engines: []config.Engine{engineOf("stale")}}, // it has no source any more
+			{"b/c", "engines"}:  {from: FromFile, engines: []config.Engine{engineOf("p1"), engineOf("e1"), {Name: "e2", URL: "http://e2:1", Control: "http://e2:2"}}},
+			{"gone", "engines"}: {from: FromFile, engines: []config.Engine{engineOf("x")}},
 		},
-		records: overrides.ByEngine{
+		overrides: overrides.ByEngine{
 			"d0":    {Engine: "d0", Drain: overrides.DrainOn},
 			"d1":    {Engine: "d1", Drain: overrides.DrainOff},
 			"p1":    {Engine: "p1", Model: "a", List: "decode", Entry: entry(engineOf("p1"))},
@@ -70,7 +70,7 @@ func TestRosterMerges(t *testing.T) {
 			"e1":    {Engine: "e1", Removed: true, At: at},
 			"old":   {Engine: "old", Model: "a", List: "prefill", Entry: entry(engineOf("old")), Removed: true, At: at},
 		},
-		gone: map[string]int64{"e0": at, "e1": at - 1, "old": at, "d0": at},
+		removed: map[string]int64{"e0": at, "e1": at - 1, "old": at, "d0": at},
 	}
 	cfg := twoModels()
 	got, all, out := r.merge(cfg)
@@ -84,7 +84,7 @@ func TestRosterMerges(t *testing.T) {
 	if err := got.Validate(); err != nil {
 		t.Errorf("what was merged is not sound: %v", err)
 	}
-	if p, ok := find(all, "e0"); !ok || !p.gone || p.from != fromStatic {
+	if p, ok := find(all, "e0"); !ok || !p.Removed || p.From != FromStatic {
 		t.Errorf("e0 is %+v; want it told as gone", p)
 	}
 	if _, ok := find(all, "old"); ok {
@@ -106,9 +106,9 @@ func TestRosterMerges(t *testing.T) {
 	}
 }
 
-// TestRosterIsAlwaysSound merges random rosters into random configurations: what comes out is sound, has every engine of the file
-// that was not removed, each name once, and nobody's order of records matters.
-func TestRosterIsAlwaysSound(t *testing.T) {
+// TestMergeIsAlwaysSound merges random engines into random configurations: what comes out is sound, has every engine of the file
+// that was not removed, each name once, and the order of overrides does not matter.
+func TestMergeIsAlwaysSound(t *testing.T) {
 	for seed := range uint64(1000) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		engine := func() config.Engine {
@@ -125,9 +125,9 @@ func TestRosterIsAlwaysSound(t *testing.T) {
 			return e
 		}
 		cfg := twoModels()
-		r := roster{found: map[listOf]found{}, records: overrides.ByEngine{}, gone: map[string]int64{}}
-		for _, at := range []listOf{{"a", "prefill"}, {"a", "decode"}, {"b/c", "engines"}, {"none", "decode"}} {
-			f := found{from: fromDNS, leaving: map[string]bool{}}
+		r := snapshot{found: map[List]found{}, overrides: overrides.ByEngine{}, removed: map[string]int64{}}
+		for _, at := range []List{{"a", "prefill"}, {"a", "decode"}, {"b/c", "engines"}, {"none", "decode"}} {
+			f := found{from: FromDNS, leaving: map[string]bool{}}
 			for range random.IntN(4) {
 				e := engine()
 				f.engines, f.leaving[e.Name] = append(f.engines, e), random.IntN(2) == 0
@@ -143,7 +143,7 @@ func TestRosterIsAlwaysSound(t *testing.T) {
 			if random.IntN(2) == 0 {
 				rec.Model, rec.List, rec.Entry = []string{"a", "b/c", "no"}[random.IntN(3)], []string{"prefill", "decode", "engines", "odd"}[random.IntN(4)], &e
 			}
-			r.records[e.Name], r.gone[e.Name] = rec, int64(random.IntN(3))
+			r.overrides[e.Name], r.removed[e.Name] = rec, int64(random.IntN(3))
 		}
 		got, all, _ := r.merge(cfg)
 		if err := got.Validate(); err != nil {
@@ -155,7 +155,7 @@ func TestRosterIsAlwaysSound(t *testing.T) {
 				t.Fatalf("seed %d: %s is there twice", seed, p.Name)
 			}
 			seen[p.Name] = true
-			if (p.record.Removed || p.leaving) && !p.gone && !p.Drain {
+			if (p.Override.Removed || p.Leaving) && !p.Removed && !p.Drain {
 				t.Fatalf("seed %d: %+v is to be drained", seed, p)
 			}
 		}
@@ -171,25 +171,25 @@ func TestRosterIsAlwaysSound(t *testing.T) {
 	}
 }
 
-// TestRosterKeepsRanksApart leaves out an engine that would have the name of another one's data-parallel rank, and the other
+// TestMergeKeepsRanksApart leaves out an engine that would have the name of another one's data-parallel rank, and the other
 // way round: with both the router would take nothing.
-func TestRosterKeepsRanksApart(t *testing.T) {
+func TestMergeKeepsRanksApart(t *testing.T) {
 	rank, ranks := engineOf("one.dp0"), engineOf("two")
 	ranks.DataParallel = 2
 	one := engineOf("one")
 	one.DataParallel = 2
 	cfg := config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{one, engineOf("two.dp1")}}}}
-	r := roster{records: overrides.ByEngine{"one.dp0": {Engine: "one.dp0", Model: "m", List: "engines", Entry: &rank}, "two": {Engine: "two", Model: "m", List: "engines", Entry: &ranks}}}
+	r := snapshot{overrides: overrides.ByEngine{"one.dp0": {Engine: "one.dp0", Model: "m", List: "engines", Entry: &rank}, "two": {Engine: "two", Model: "m", List: "engines", Entry: &ranks}}}
 	got, _, out := r.merge(cfg)
 	if err := got.Validate(); err != nil || len(out) != 2 || len(got.Models[0].Engines) != 2 {
 		t.Errorf("%v, left out %v; want both left out", err, out)
 	}
 }
 
-// TestRosterTellsMachinesApart has a record of an engine that was added and removed, whose name another machine of the file has.
-func TestRosterTellsMachinesApart(t *testing.T) {
+// TestMergeTellsMachinesApart has an override of an engine that was added and removed, whose name another machine of the file has.
+func TestMergeTellsMachinesApart(t *testing.T) {
 	e := engineOf("x")
-	r := roster{records: overrides.ByEngine{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e, Removed: true, At: 5}}, gone: map[string]int64{"x": 5}}
+	r := snapshot{overrides: overrides.ByEngine{"x": {Engine: "x", Model: "m", List: "engines", Entry: &e, Removed: true, At: 5}}, removed: map[string]int64{"x": 5}}
 	for url, want := range map[string]int{e.URL: 0, "http://another:9": 1} {
 		got, _, _ := r.merge(config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "x", URL: url}}}}})
 		if n := len(got.Models[0].Engines); n != want {

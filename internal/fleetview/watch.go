@@ -1,4 +1,4 @@
-package main
+package fleetview
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"pdrouter/router/config"
 )
 
-// lookout is a source that is looked at.
-type lookout struct {
+// watcher looks at one source.
+type watcher struct {
 	source    config.Source
 	connector string   // files are checked against it
 	keys      []string // and against these: the files and folders of keys that the model names
@@ -23,28 +23,28 @@ type lookout struct {
 }
 
 // watch starts looking at the sources of the base that are not looked at, and stops what is none any more.
-func (s *sources) watch(ctx context.Context, running map[listOf]*lookout) {
-	s.mu.Lock()
-	kept := s.kept
-	s.kept = map[listOf]bool{}
-	s.mu.Unlock()
-	base := s.base.Load()
-	want := configured(*base)
-	known := map[listOf]heirloom{}
+func (v *View) watch(ctx context.Context, running map[List]*watcher) {
+	v.mu.Lock()
+	renewed := v.renewed
+	v.renewed = map[List]bool{}
+	v.mu.Unlock()
+	base := v.base.Load()
+	want := sourcesOf(*base)
+	known := map[List]inherited{}
 	for at, w := range running {
-		m, _ := modelNamed(*base, at.model) // without it the source is not wanted either
-		if now, ok := want[at]; ok && !kept[at] && reflect.DeepEqual(now, w.source) && m.Connector == w.connector && (now.File == "" || slices.Equal(namedKeys(m), w.keys)) {
+		m, _ := modelNamed(*base, at.Model) // without it the source is not wanted either
+		if now, ok := want[at]; ok && !renewed[at] && reflect.DeepEqual(now, w.source) && m.Connector == w.connector && (now.File == "" || slices.Equal(namedKeys(m), w.keys)) {
 			delete(want, at)
 			continue
 		}
 		w.stop()
 		delete(running, at)
-		s.mu.Lock()
+		v.mu.Lock()
 		// What is known holds until another source has an answer, as far as that allows it. Of a list that has none any more it
 		// means nothing, and keep replaces it: another reload may have done so by now.
-		if now, f := want[at], s.found[at]; now.DNS != "" && f.engines != nil {
-			before := heirloom{good: time.Now()}
-			if d := s.dns[at]; d != nil {
+		if now, f := want[at], v.found[at]; now.DNS != "" && f.engines != nil {
+			before := inherited{good: time.Now()}
+			if d := v.dns[at]; d != nil {
 				before.good = d.Stats().Good
 			}
 			name, _ := nameOf(now)
@@ -55,19 +55,19 @@ func (s *sources) watch(ctx context.Context, running map[listOf]*lookout) {
 				}
 				return isAddress && !name.Allows(at.Addr())
 			})
-			s.found[at], known[at] = f, before
+			v.found[at], known[at] = f, before
 		}
-		delete(s.dns, at)
-		delete(s.files, at)
-		s.mu.Unlock()
+		delete(v.dns, at)
+		delete(v.files, at)
+		v.mu.Unlock()
 	}
 	for at, source := range want {
-		m, _ := modelNamed(*base, at.model)
+		m, _ := modelNamed(*base, at.Model)
 		its, cancel := context.WithCancel(ctx)
 		var wg sync.WaitGroup
-		run := s.start(its, at, source, m, known[at])
+		run := v.start(its, at, source, m, known[at])
 		wg.Go(func() { _ = run(its) }) // always nil
-		running[at] = &lookout{source, m.Connector, namedKeys(m), func() { cancel(); wg.Wait() }}
+		running[at] = &watcher{source, m.Connector, namedKeys(m), func() { cancel(); wg.Wait() }}
 	}
 }
 
@@ -84,8 +84,8 @@ func namedKeys(m config.Model) []string {
 	return slices.Compact(all)
 }
 
-// heirloom is what a name begins with that takes over from another source.
-type heirloom struct {
+// inherited is what the watcher of a name begins with that takes over from another source.
+type inherited struct {
 	known []discovery.Member // of the same name
 	good  time.Time          // when it was last seen to be so; zero if there is nothing
 }
@@ -101,57 +101,47 @@ func addressOf(e config.Engine) (netip.AddrPort, bool) {
 }
 
 // start returns what looks at one source until its context ends.
-func (s *sources) start(ctx context.Context, at listOf, from config.Source, m config.Model, before heirloom) func(context.Context) error {
+func (v *View) start(ctx context.Context, at List, from config.Source, m config.Model, before inherited) func(context.Context) error {
 	if from.File != "" {
 		f := discovery.NewFile(from.File, from.Every, func(path string, b []byte) error {
-			engines, err := configfile.ReadEngines(m, at.list, path, b)
+			engines, err := configfile.ReadEngines(m, at.Key, path, b)
 			if err == nil {
-				s.take(ctx, at, found{from: fromFile, engines: engines})
+				v.take(ctx, at, found{from: FromFile, engines: engines})
 			}
 			return err
-		}, s.log)
-		s.mu.Lock()
-		s.files[at] = f
-		s.mu.Unlock()
+		}, v.log)
+		v.mu.Lock()
+		v.files[at] = f
+		v.mu.Unlock()
 		return func(ctx context.Context) error {
 			if err := f.Look(); err != nil {
-				s.log.Error("a file of engines cannot be used", "list", at.String(), "err", err)
+				v.log.Error("a file of engines cannot be used", "list", at.String(), "err", err)
 			}
-			s.looked(at)
+			v.looked(at)
 			return f.Run(ctx)
 		}
 	}
-	role := at.role()
+	role := at.Prefix()
 	name, resolver := nameOf(from)
-	busy := func(a netip.AddrPort) bool { return s.inFlight(from.Engine(role, a).Name) > 0 }
+	busy := func(a netip.AddrPort) bool { return v.inFlight(from.Engine(role, a).Name) > 0 }
 	d := discovery.NewDNS(name, resolver, busy, func(members []discovery.Member) {
-		f := found{from: fromDNS, leaving: map[string]bool{}}
+		f := found{from: FromDNS, leaving: map[string]bool{}}
 		for _, member := range members {
 			e := from.Engine(role, member.At)
 			f.engines = append(f.engines, e)
 			f.leaving[e.Name] = member.Leaving
 		}
-		s.take(ctx, at, f)
-		s.looked(at)
-	}, s.log)
-	s.mu.Lock()
-	if _, ok := s.found[at]; ok && before.good.IsZero() { // what the file listed before
+		v.take(ctx, at, f)
+		v.looked(at)
+	}, v.log)
+	v.mu.Lock()
+	if _, ok := v.found[at]; ok && before.good.IsZero() { // what the file listed before
 		before.good = time.Now()
 	}
 	d.Seed(before.known, before.good)
-	s.dns[at] = d
-	s.mu.Unlock()
+	v.dns[at] = d
+	v.mu.Unlock()
 	return d.Run
-}
-
-// role is what the names of a list's engines begin with, where DNS has them.
-func (l listOf) role() string {
-	for _, at := range configfile.EngineLists(new(config.Model)) {
-		if at.Key == l.list {
-			return at.Prefix
-		}
-	}
-	return ""
 }
 
 // nameOf returns what a source has looked up, and who is asked. The source was validated.

@@ -1,4 +1,4 @@
-package main
+package fleetview
 
 import (
 	"errors"
@@ -6,38 +6,31 @@ import (
 	"slices"
 
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/field"
 	"pdrouter/router/config"
 )
 
-// without has engines be left out from now on whose credentials cannot be read, if that is all that was wrong, and reports
+// LeaveOut has engines be left out from now on whose credentials cannot be read, if that is all that was wrong, and reports
 // whether it is another set than before. What the configuration lists itself is not left out: with it nothing is applied. It is
 // called by the owner of the configuration.
-func (s *sources) without(l *configfile.Loaded, err error) bool {
+func (v *View) LeaveOut(l *configfile.Loaded, err error) bool {
 	files := map[string]string{}
-	for _, err := range each(err) {
+	for _, err := range field.Split(err) {
 		var key *config.KeyError
 		if !errors.As(err, &key) || listedKey(l.Config, key.File) {
 			return false
 		}
 		files[key.File] = key.Err.Error()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	more := false
 	for file, why := range files {
-		if _, known := s.keyless[file]; !known {
-			s.keyless[file], more = why, true
+		if _, known := v.unreadable[file]; !known {
+			v.unreadable[file], more = why, true
 		}
 	}
 	return more
-}
-
-// each returns the errors that err joins.
-func each(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return joined.Unwrap()
-	}
-	return []error{err}
 }
 
 // listedKey reports whether an engine that the file lists names that file.
@@ -54,26 +47,26 @@ func listedKey(cfg config.Config, file string) bool {
 	return false
 }
 
-// keysCame looks for the files that could not be read, and reports whether one of them can be by now.
-func (s *sources) keysCame() bool {
+// readable looks for the files that could not be read, and reports whether one of them can be by now.
+func (v *View) readable() bool {
 	var files []string
-	s.mu.Lock()
-	for file := range s.keyless {
+	v.mu.Lock()
+	for file := range v.unreadable {
 		files = append(files, file)
 	}
-	s.mu.Unlock()
-	came := false
+	v.mu.Unlock()
+	any := false
 	for _, file := range files {
 		if configfile.Regular(file) != nil {
 			continue
 		}
 		if f, err := os.Open(file); err == nil {
 			f.Close()
-			s.mu.Lock()
-			delete(s.keyless, file)
-			s.mu.Unlock()
-			came = true
+			v.mu.Lock()
+			delete(v.unreadable, file)
+			v.mu.Unlock()
+			any = true
 		}
 	}
-	return came
+	return any
 }
