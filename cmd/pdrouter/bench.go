@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pdrouter/bench"
+	"pdrouter/internal/gcpace"
 )
 
 func benchCommand() *cobra.Command {
@@ -113,7 +114,7 @@ func benchProcesses() []*cobra.Command {
 	}}
 	// Their garbage is collected as seldom as the gateway's, so that this is no advantage of the gateway.
 	for _, c := range []*cobra.Command{fake, floor, engines} {
-		c.PreRun = func(*cobra.Command, []string) { collectSeldom() }
+		c.PreRun = func(*cobra.Command, []string) { gcpace.Start() }
 	}
 	all := []*cobra.Command{fake, floor, engines, rank}
 	for _, c := range all {

@@ -163,7 +163,7 @@ func (g *gateway) partsOf(e *edition, merged config.Config) router.Parts {
 // settle takes into use what nothing can be wrong with any more, and ends what the edition before had alone. old may be nil.
 func (g *gateway) settle(e, old *edition) {
 	if g.logs != nil {
-		g.logs.set(e.l.Log)
+		setLogs(g.logs, e.l.Log)
 	}
 	g.present.Store(e)
 	g.meters.expect(e.l.Models)

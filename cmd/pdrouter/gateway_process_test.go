@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,4 +67,38 @@ func dialSoon(t *testing.T, address string, p *proc.Process) net.Conn {
 	}
 	t.Fatal("never listened")
 	return nil
+}
+
+// TestNoRequestMissingInTheLog ends a gateway right behind its last answer.
+func TestNoRequestMissingInTheLog(t *testing.T) {
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"choices":[]}`))
+	}))
+	defer engine.Close()
+	p, address := startGateway(t, "models: [{name: m, engines: [{name: e, url: \""+engine.URL+"\"}]}]\n")
+	const n = 20
+	for range n {
+		answer, err := http.Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"hello"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			t.Fatalf("%s\n%s", answer.Status, p.Tail(10))
+		}
+	}
+	if err := p.Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.ReadFile(p.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := bytes.Count(log, []byte(`"msg":"request"`)); got != n {
+		t.Errorf("the log has %d of %d requests:\n%s", got, n, log)
+	}
+	if !bytes.HasSuffix(log, []byte(`"msg":"stopped"}`+"\n")) {
+		t.Errorf("the log ends in %s", p.Tail(1))
+	}
 }

@@ -17,11 +17,13 @@ import (
 
 	"pdrouter/internal/configfile"
 	"pdrouter/internal/fleetview"
+	"pdrouter/internal/gcpace"
 	"pdrouter/internal/limits"
 	"pdrouter/internal/listener"
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/reload"
 	"pdrouter/internal/shared"
+	"pdrouter/internal/telemetry"
 	"pdrouter/metadata"
 	"pdrouter/metadata/cache"
 	"pdrouter/metadata/redisstore"
@@ -77,15 +79,15 @@ func configArgument(c *cobra.Command, path *string, args []string) error {
 
 // serve runs the gateway until ctx ends, then lets the requests in progress finish.
 func serve(ctx context.Context, l *configfile.Loaded, out io.Writer) error {
-	to := new(logs)
-	to.set(l.Log)
-	defer to.flush()
-	g, err := newGateway(l, to.logger(os.Stderr))
+	to := new(telemetry.Logs)
+	setLogs(to, l.Log)
+	defer to.Flush()
+	g, err := newGateway(l, to.Logger(os.Stderr))
 	if err != nil {
 		return err
 	}
 	g.logs = to
-	collectSeldom()
+	gcpace.Start()
 	fmt.Fprintf(out, "pdrouter: clients on %s%s", l.Listen.ClientsTLS.Scheme(), g.clients.Addr())
 	if at := g.agents.Addr(); at != nil {
 		fmt.Fprintf(out, " · agents on %s%s", l.Listen.AgentsTLS.Scheme(), at)
@@ -97,11 +99,17 @@ func serve(ctx context.Context, l *configfile.Loaded, out io.Writer) error {
 	return g.run(ctx)
 }
 
+// setLogs has the section hold.
+func setLogs(to *telemetry.Logs, c configfile.Log) {
+	level, _ := c.MinLevel() // validated
+	to.Set(level, c.Format == "text")
+}
+
 // gateway is everything that pdrouter serve runs, built and listening but not yet serving. What stands here lives as long
 // as it does; what a reload replaces is in present.
 type gateway struct {
 	log    *slog.Logger
-	logs   *logs // what log goes by; nil: it does not change
+	logs   *telemetry.Logs // what log goes by; nil: it does not change
 	meters *metrics
 	router *router.Router
 	parts  router.Parts // of the router, but for what is the edition's

@@ -26,8 +26,6 @@ import (
 	"pdrouter/router/fleet"
 )
 
-import ()
-
 const (
 	// maxBody bounds the body of an administrator's request, in bytes.
 	maxBody = 64 << 10

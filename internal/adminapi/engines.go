@@ -17,8 +17,6 @@ import (
 	"pdrouter/router/fleet"
 )
 
-import ()
-
 // Error is how a request of an administrator ends when it does not succeed.
 type Error struct {
 	Status int

@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/dispatch", "router/edge", "router/fleet", "router/monitor", "router/reason", "router/reclaim", "router/report", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/nixl", "kvplane/transport", "kvplane/transport/byname", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/configfile", "internal/demo", "internal/limits", "internal/listener", "internal/reload", "internal/adminapi", "internal/fleetview", "internal/overrides", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "internal/telemetry", "kvplane/reclaim", "metadata/vllm"},
+			Ours:    []string{"router", "router/config", "router/connector", "router/dispatch", "router/edge", "router/fleet", "router/monitor", "router/reason", "router/reclaim", "router/report", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/nixl", "kvplane/transport", "kvplane/transport/byname", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/configfile", "internal/demo", "internal/limits", "internal/listener", "internal/reload", "internal/adminapi", "internal/fleetview", "internal/gcpace", "internal/overrides", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "internal/telemetry", "kvplane/reclaim", "metadata/vllm"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		"router": {
@@ -114,6 +114,7 @@ func Packages() map[string]Package {
 			Outside: []string{"go.yaml.in/yaml/v3"},
 		},
 		"internal/reload":    {Ours: []string{"auth/keys"}}, // credentials that are read again
+		"internal/gcpace":    {},                            // a leaf: how often garbage is collected
 		"internal/proc":      {},                            // a leaf: processes of this binary
 		"internal/inspect":   {Ours: []string{"metadata", "metadata/vllm", "router/config", "router/connector"}},
 		"internal/discovery": {Ours: []string{"internal/yamlfile"}},

@@ -1,41 +1,39 @@
-package main
+package telemetry
 
 import (
 	"context"
 	"io"
 	"log/slog"
 	"sync/atomic"
-
-	"pdrouter/internal/configfile"
 )
 
-// logs is where everything is logged, as the configuration says it at the moment.
-type logs struct {
+// Logs is where everything is logged: JSON or text, from a level on, which both may change while it is used. The zero value writes JSON from
+// level info on. Flush is to be called at the end.
+type Logs struct {
 	level slog.LevelVar
 	text  atomic.Bool
-	lines gathered
+	lines bufferedWriter
 }
 
-// set takes a section that was found sound.
-func (l *logs) set(cfg configfile.Log) {
-	level, _ := cfg.MinLevel() // validated
+// Set changes level and format.
+func (l *Logs) Set(level slog.Level, text bool) {
 	l.level.Set(level)
-	l.text.Store(cfg.Format == "text")
+	l.text.Store(text)
 }
 
-// logger returns a logger to w that follows what is set. It is called once. At the end, flush is to be called.
-func (l *logs) logger(w io.Writer) *slog.Logger {
+// Logger returns a logger to w that follows what is set. It is called once.
+func (l *Logs) Logger(w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: &l.level}
 	l.lines.to = w
 	return slog.New(eitherHandler{l, slog.NewTextHandler(&l.lines, options), slog.NewJSONHandler(&l.lines, options), false})
 }
 
-// flush writes what is still to be written.
-func (l *logs) flush() { _ = l.lines.flush() }
+// Flush writes what is still to be written.
+func (l *Logs) Flush() { _ = l.lines.flush() }
 
 // eitherHandler writes in one of two formats.
 type eitherHandler struct {
-	to        *logs
+	to        *Logs
 	one, json slog.Handler
 	with      bool // attributes or groups of a logger's own, which no line has that others wrote
 }

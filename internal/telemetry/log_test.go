@@ -1,18 +1,12 @@
-package main
+package telemetry
 
 import (
-	"bytes"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"pdrouter/internal/configfile"
 )
 
 // writes notes each write.
@@ -43,16 +37,16 @@ func (w *writes) clear() {
 	w.got = nil
 }
 
-func TestGatheredLines(t *testing.T) {
+func TestBufferedLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := new(writes)
-		g := &gathered{to: w}
+		g := &bufferedWriter{to: w}
 		for range 2 { // the timer is used again
 			w.clear()
 			g.later([]byte("a\n"))
 			g.later([]byte("b\n"))
 			w.want(t)
-			time.Sleep(gatherFor)
+			time.Sleep(waitFor)
 			synctest.Wait()
 			w.want(t, "a\nb\n")
 		}
@@ -71,11 +65,11 @@ func TestGatheredLines(t *testing.T) {
 }
 
 // More lines than there is room for wait for nobody but who writes them.
-func TestGatheredLinesAreBounded(t *testing.T) {
+func TestBufferedLinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // so that no time passes meanwhile
 		w := new(writes)
-		g := &gathered{to: w}
-		half := strings.Repeat("x", gatherMost/2)
+		g := &bufferedWriter{to: w}
+		half := strings.Repeat("x", maxBuffered/2)
 		g.later([]byte(half))
 		w.want(t)
 		g.later([]byte(half))
@@ -88,9 +82,9 @@ func TestGatheredLinesAreBounded(t *testing.T) {
 
 func TestLinesOfLogger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, to := new(writes), new(logs)
-		to.set(configfile.Log{Level: "info"})
-		log := to.logger(w)
+		w, to := new(writes), new(Logs)
+		to.Set(slog.LevelInfo, false)
+		log := to.Logger(w)
 		h := log.Handler().(eitherHandler)
 		for _, c := range []struct {
 			level slog.Level
@@ -100,7 +94,7 @@ func TestLinesOfLogger(t *testing.T) {
 			if !h.Line(c.level, []byte("{}\n")) || len(w.got) > 0 != c.now {
 				t.Errorf("%v: written at once: %q, want %v", c.level, w.got, c.now)
 			}
-			to.flush()
+			to.Flush()
 			w.want(t, "{}\n")
 		}
 		w.clear()
@@ -115,43 +109,9 @@ func TestLinesOfLogger(t *testing.T) {
 		if with := log.WithGroup("g").Handler().(eitherHandler); with.Line(slog.LevelInfo, []byte("{}\n")) {
 			t.Error("a logger with a group takes a line that has none")
 		}
-		to.set(configfile.Log{Level: "info", Format: "text"})
+		to.Set(slog.LevelInfo, true)
 		if h.Line(slog.LevelInfo, []byte("{}\n")) {
 			t.Error("a log in text takes a line of JSON")
 		}
 	})
-}
-
-// TestNoRequestMissingInTheLog ends a gateway right behind its last answer.
-func TestNoRequestMissingInTheLog(t *testing.T) {
-	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(`{"choices":[]}`))
-	}))
-	defer engine.Close()
-	p, address := startGateway(t, "models: [{name: m, engines: [{name: e, url: \""+engine.URL+"\"}]}]\n")
-	const n = 20
-	for range n {
-		answer, err := http.Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"hello"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer.Body.Close()
-		if answer.StatusCode != http.StatusOK {
-			t.Fatalf("%s\n%s", answer.Status, p.Tail(10))
-		}
-	}
-	if err := p.Stop(20 * time.Second); err != nil {
-		t.Fatal(err)
-	}
-	log, err := os.ReadFile(p.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := bytes.Count(log, []byte(`"msg":"request"`)); got != n {
-		t.Errorf("the log has %d of %d requests:\n%s", got, n, log)
-	}
-	if !bytes.HasSuffix(log, []byte(`"msg":"stopped"}`+"\n")) {
-		t.Errorf("the log ends in %s", p.Tail(1))
-	}
 }

@@ -1,4 +1,4 @@
-package main
+package gcpace
 
 import (
 	"math"
@@ -26,7 +26,7 @@ func TestPaceFollowsHeap(t *testing.T) {
 	t.Setenv("GOGC", "")
 	before := debug.SetGCPercent(ownPace)
 	defer debug.SetGCPercent(before)
-	collectSeldom()
+	Start()
 	reached := func(what string, is func(percent uint64) bool) {
 		t.Helper()
 		now := []gometrics.Sample{{Name: "/gc/gogc:percent"}}
