@@ -46,3 +46,12 @@ func TestCheckWarnsOfTenantsWhoAreNobody(t *testing.T) {
 		t.Errorf("without the file: %s", out)
 	}
 }
+
+func TestCheckWarnsOfTokensWithoutConcurrent(t *testing.T) {
+	out, err := checkText(t, t.TempDir(), `models: [{name: m, engines: [{name: e, url: "http://127.0.0.1:1"}]}]
+tenants: {default: {tokens_per_minute: 1000}}
+`)
+	if err != nil || !strings.Contains(out, "WARNING: tenants.default has tokens_per_minute without concurrent") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -62,7 +62,7 @@ func serveTLS(t *testing.T) (at, dir string, pool *x509.CertPool) {
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return serveFile(t, path).clients.Addr().String(), dir, pool
+	return serveFile(t, path).Clients().String(), dir, pool
 }
 
 // TestClientsTLS: clients connect by TLS 1.2 and 1.3 and get whole answers and streams; by plain HTTP or TLS 1.1 they get nothing of them. A

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"pdrouter/auth"
-	"pdrouter/auth/keys"
 	"pdrouter/internal/configfile"
 	"pdrouter/internal/reload"
 )
@@ -107,65 +105,5 @@ func TestServeAsksIssuersForTheirKeys(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
-	}
-}
-
-// Probes stay open with their status alone; whatever names engines is for administrators.
-func TestOperationsAreForAdministrators(t *testing.T) {
-	private, public := makeKey(t, filepath.Join(t.TempDir(), "keys"))
-	trusted, err := keys.LoadTrusted(public)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: defaultIssuer, Audience: auth.AdminAudience}, trusted)
-	if err != nil {
-		t.Fatal(err)
-	}
-	admins, err := auth.NewAdmins(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token := func(audience, scope string) string {
-		return strings.TrimSpace(call(t, "token", "mint", "--key", private, "--audience", audience, "--subject", "ops", "--scope", scope))
-	}
-	var log strings.Builder
-	ready := true
-	inner := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("details")) })
-	h := administered(func() *auth.Admins { return admins }, func() bool { return ready }, inner, slog.New(slog.NewTextHandler(&log, nil)))
-	look := token("pdrouter-admin", "read")
-	for _, c := range []struct {
-		name, path, token string
-		ready             bool
-		status            int
-		details           bool
-	}{
-		{"health", "/health", "", true, 200, true},
-		{"ready, a stranger", "/ready", "", true, 200, false},
-		{"not ready, a stranger", "/ready", "", false, 503, false},
-		{"ready, a bad token", "/ready", "x.y.z", true, 200, false},
-		{"ready, an administrator", "/ready", look, true, 200, true},
-		{"requests, a stranger", "/requests", "", true, 401, false},
-		{"requests, an administrator", "/requests", look, true, 200, true},
-		{"requests, without scope", "/requests", token("pdrouter-admin", "write"), true, 403, false},
-		{"requests, a client", "/requests", token("pdrouter", "read"), true, 401, false},
-		{"metrics, a stranger", "/metrics", "", true, 401, false},
-		{"metrics, an administrator", "/metrics", look, true, 200, true},
-	} {
-		ready = c.ready
-		r := httptest.NewRequest(http.MethodGet, c.path, nil)
-		if c.token != "" {
-			r.Header.Set("Authorization", "Bearer "+c.token)
-		}
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
-		if w.Code != c.status || strings.Contains(w.Body.String(), "details") != c.details || c.status == 401 && w.Header().Get("WWW-Authenticate") == "" {
-			t.Errorf("%s: got %d %q; want %d, details: %t", c.name, w.Code, w.Body.String(), c.status, c.details)
-		}
-	}
-	if got := strings.Count(log.String(), "operations: refused"); got != 4 || strings.Contains(log.String(), look) {
-		t.Errorf("%d refusals are noted; want 4, and no token:\n%s", got, log.String())
-	}
-	if administered(nil, nil, inner, nil) == nil {
-		t.Error("without administrators there are no routes")
 	}
 }

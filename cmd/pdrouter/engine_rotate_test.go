@@ -15,6 +15,7 @@ import (
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/gateway"
 	"pdrouter/internal/reload"
 	"pdrouter/metadata"
 	"pdrouter/metadata/client"
@@ -78,7 +79,7 @@ func TestRecordKeyRotatesUnderRunningEngines(t *testing.T) {
 			t.Fatal(err)
 		}
 		h, err := routes.New(routes.Config{}, routes.Parts{
-			Store: p.store, Copy: routestest.Direct{Store: p.store}, Authorizer: agentsAuthorizer(agents), Voucher: records, Log: slog.New(slog.DiscardHandler),
+			Store: p.store, Copy: routestest.Direct{Store: p.store}, Authorizer: gateway.AuthorizeAgents(agents), Voucher: records, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/gateway"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/control"
 	"pdrouter/metadata/cache"
@@ -57,7 +58,7 @@ func newPlant(t *testing.T) *plant {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := routes.New(routes.Config{}, routes.Parts{Store: p.store, Copy: local, Authorizer: agentsAuthorizer(agents), Log: quiet})
+	h, err := routes.New(routes.Config{}, routes.Parts{Store: p.store, Copy: local, Authorizer: gateway.AuthorizeAgents(agents), Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,12 +16,12 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
-	"pdrouter/internal/configfile"
 	"pdrouter/internal/demo"
 	"pdrouter/internal/reload"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/ticket"
 	"pdrouter/metadata"
+	"pdrouter/metadata/client"
 )
 
 // ticketPlant is a gateway that signs tickets, with a prefill engine and two decode engines, run inside the test.
@@ -99,35 +98,25 @@ auth:
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := configfile.Load(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := newGateway(l, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	running(t, g) // until the engines, which start later, have withdrawn their records
-	p.url, p.clients = "http://"+g.agents.Addr().String(), "http://"+g.clients.Addr().String()
+	g := serveFile(t, config) // until the engines, which start later, have withdrawn their records
+	p.url, p.clients = "http://"+g.Agents().String(), "http://"+g.Clients().String()
 	for i, e := range []struct{ name, role, tp string }{{"prefill-0", "prefill", "2"}, {"decode-0", "decode", "1"}, {"decode-1", "decode", "4"}} {
 		p.start(t, e.name, e.role, "--tp", e.tp, "--listen", ports[i], "--control", ports[i+3], "--record-keys", p.trusted)
-		recs, err := g.store.Engine(t.Context(), e.name)
+		own := filepath.Join(p.dir, e.name+".read")
+		if err := os.WriteFile(own, []byte(p.token(t, e.name, e.role, auth.ReadScope)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		reader, err := client.New(client.Config{URL: p.url}, client.TokenFile(own), p.records, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		recs, err := reader.Engine(t.Context(), e.name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.runs[e.name] = recs[0].Incarnation
 	}
-	deadline := time.Now().Add(30 * time.Second)
-	for ready := false; !ready; {
-		ready = true
-		for _, pair := range g.router.Stats().Pairs {
-			ready = ready && pair.Warm
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("pairs are not ready: %+v", g.router.Stats().Pairs)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	until(t, "the pairs are ready", func() bool { return readiness(t, g).PairsWarm == 2 })
 	return p
 }
 

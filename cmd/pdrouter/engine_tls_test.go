@@ -3,14 +3,11 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-
-	"pdrouter/internal/configfile"
 )
 
-// TestEngineTLSFiles: check reads the files of an engine's TLS, relative to the configuration, and a reload watches them.
+// TestEngineTLSFiles: check reads the files of an engine's TLS, relative to the configuration.
 func TestEngineTLSFiles(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"ca.pem": "no certificate", "cert.pem": "half", "key.pem": "half"} {
@@ -36,19 +33,6 @@ func TestEngineTLSFiles(t *testing.T) {
 	} {
 		if strings.Count(err.Error(), want) != 1 {
 			t.Errorf("want %q once in\n%v", want, err)
-		}
-	}
-	path := filepath.Join(dir, "watched.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l, err := configfile.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
-		if !slices.Contains(watched(&l.File), filepath.Join(dir, name)) {
-			t.Errorf("%s is not watched", name)
 		}
 	}
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,8 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/configfile"
 	"pdrouter/internal/demo"
+	"pdrouter/internal/gateway"
 	"pdrouter/internal/proc"
+	"pdrouter/router"
 )
 
 // startGateway has a process of its own serve what a configuration says besides where to listen. It listens when this returns,
@@ -38,12 +43,20 @@ func startGateway(t *testing.T, config string) (p *proc.Process, clients string)
 	return p, addresses[0]
 }
 
-// running runs a gateway in this process until the test and what it starts after this call have ended.
-func running(t *testing.T, g *gateway) {
+// serveFile runs a gateway in this process on the file at path, until the test and what it starts after this call have ended.
+func serveFile(t *testing.T, path string) *gateway.Gateway {
 	t.Helper()
+	l, err := configfile.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := gateway.New(l, slog.New(slog.DiscardHandler), gateway.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- g.run(ctx) }()
+	go func() { ended <- g.Run(ctx) }()
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
 		stop()
@@ -51,6 +64,32 @@ func running(t *testing.T, g *gateway) {
 			t.Errorf("gateway: %v", err)
 		}
 	})
+	return g
+}
+
+// readiness is what GET /ready says.
+func readiness(t *testing.T, g *gateway.Gateway) router.Stats {
+	t.Helper()
+	resp, err := http.Get("http://" + g.Operations().String() + "/ready")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var s router.Stats
+	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// until waits for what must come.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
 }
 
 // dialSoon connects as soon as the process listens.

@@ -6,30 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net/http"
 	"os"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"pdrouter/internal/configfile"
-	"pdrouter/internal/fleetview"
+	"pdrouter/internal/gateway"
 	"pdrouter/internal/gcpace"
-	"pdrouter/internal/limits"
-	"pdrouter/internal/listener"
-	"pdrouter/internal/redisdb"
-	"pdrouter/internal/reload"
-	"pdrouter/internal/shared"
 	"pdrouter/internal/telemetry"
-	"pdrouter/metadata"
-	"pdrouter/metadata/cache"
-	"pdrouter/metadata/redisstore"
-	"pdrouter/metadata/routes"
-	"pdrouter/metadata/store"
-	"pdrouter/router"
 )
 
 func serveCommand() *cobra.Command {
@@ -79,233 +63,14 @@ func configArgument(c *cobra.Command, path *string, args []string) error {
 
 // serve runs the gateway until ctx ends, then lets the requests in progress finish.
 func serve(ctx context.Context, l *configfile.Loaded, out io.Writer) error {
-	to := new(telemetry.Logs)
-	setLogs(to, l.Log)
-	defer to.Flush()
-	g, err := newGateway(l, to.Logger(os.Stderr))
+	logs := new(telemetry.Logs)
+	defer logs.Flush()
+	b := thisBuild()
+	g, err := gateway.New(l, logs.Logger(os.Stderr), gateway.Options{Version: b.Version, Commit: b.Commit, Logs: logs})
 	if err != nil {
 		return err
 	}
-	g.logs = to
 	gcpace.Start()
-	fmt.Fprintf(out, "pdrouter: clients on %s%s", l.Listen.ClientsTLS.Scheme(), g.clients.Addr())
-	if at := g.agents.Addr(); at != nil {
-		fmt.Fprintf(out, " · agents on %s%s", l.Listen.AgentsTLS.Scheme(), at)
-	}
-	if at := g.admins.Addr(); at != nil {
-		fmt.Fprintf(out, " · administrators on %s%s", l.Listen.AdminTLS.Scheme(), at)
-	}
-	fmt.Fprintf(out, " · operations on http://%s\n", g.operations.Addr())
-	return g.run(ctx)
-}
-
-// setLogs has the section hold.
-func setLogs(to *telemetry.Logs, c configfile.Log) {
-	level, _ := c.MinLevel() // validated
-	to.Set(level, c.Format == "text")
-}
-
-// gateway is everything that pdrouter serve runs, built and listening but not yet serving. What stands here lives as long
-// as it does; what a reload replaces is in present.
-type gateway struct {
-	log    *slog.Logger
-	logs   *telemetry.Logs // what log goes by; nil: it does not change
-	meters *metrics
-	router *router.Router
-	parts  router.Parts // of the router, but for what is the edition's
-	cache  *cache.Cache
-	store  metadata.Store
-	redis  redisdb.Client // nil if none is configured
-
-	limiter  *limits.Limiter
-	reclaims *reclaims // the agent among stock engines
-
-	signer    shared.Signer // of what gateways tell each other; nil: it is not signed
-	responses *shared.Facts // which engine holds which stored response
-	board     *shared.Board // what administrators want of engines
-	records   *credentials  // the keys that check records
-
-	present      atomic.Pointer[edition]
-	applied      *applied
-	files        *watch
-	reloads      reloadCounts
-	failedBefore atomic.Uint64   // failures to read credentials, of sections that are no more
-	working      context.Context // of what sections start; nil before run
-
-	engines     *fleetview.View
-	adminRoutes http.Handler
-
-	clients, agents, operations, admins *listener.Listener
-	asked                               atomic.Bool // somebody looks whether this gateway is ready
-	agentRoutes                         *routes.Handler
-	operationRoutes                     http.Handler
-}
-
-// newGateway builds every part from its section of the configuration and opens the listeners. On an error nothing is
-// left open.
-func newGateway(l *configfile.Loaded, log *slog.Logger) (_ *gateway, err error) {
-	g := &gateway{log: log, clients: listener.New("listen.clients"), agents: listener.New("listen.agents"), operations: listener.New("listen.operations"),
-		admins: listener.New("listen.admin")}
-	for _, d := range []*listener.Listener{g.clients, g.agents, g.operations, g.admins} {
-		d.Log = log
-	}
-	defer func() {
-		if err != nil {
-			g.close()
-		}
-	}()
-	g.records = &credentials{files: &reload.Credentials{Log: log}}
-	records, err := l.Auth.NewRecords(g.records.files)
-	if err != nil {
-		return nil, err
-	}
-	var voucher metadata.Voucher
-	if records != nil {
-		voucher = records
-	}
-	g.store = store.NewMemory()
-	if l.Metadata.Store == "redis" {
-		redisdb.LogTo(log)
-		if g.redis, err = redisdb.Open(l.Metadata.Redis); err != nil {
-			return nil, fmt.Errorf("metadata.redis: %w", err)
-		}
-		g.store = redisstore.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, voucher, log)
-	}
-	if g.cache, err = cache.New(g.store, l.Advanced.MetadataCache, log); err != nil {
-		return nil, err
-	}
-	if records != nil {
-		g.signer = records.Facts()
-	}
-	g.responses = shared.NewFacts(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "responses", g.signer, log)
-	g.meters = newMetrics()
-	g.meters.knows = func(engine string) bool { return g.router.Knows(engine) }
-	g.limiter = limits.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, log)
-	g.parts = router.Parts{Records: g.cache, Observe: g.meters.observe, Gone: g.meters.forget, Refused: g.meters.refused, Responses: g.responses, Log: log}
-	if records != nil && l.Auth.Records.KeyFile != "" {
-		g.parts.Tickets = records.Tickets()
-	}
-	if err = g.stock(l, voucher, &g.parts); err != nil {
-		return nil, err
-	}
-	g.reclaims = newReclaims(l, log)
-	first, err := g.newEdition(l, nil)
-	if err != nil {
-		return nil, err
-	}
-	if g.router, err = router.New(l.Config, g.partsOf(first, l.Config)); err != nil {
-		first.discard(nil)
-		return nil, err
-	}
-	g.cache.Subscribe(g.router.Renewed)
-	if err = g.routes(l, voucher); err != nil {
-		first.discard(nil)
-		return nil, err
-	}
-	g.settle(first, nil)
-	g.files = newWatch(l)
-	g.applied = newApplied(l, g.reread(l.Path), g.apply)
-	g.applied.reloaded = g.reloaded
-	g.openEngines(l)
-	g.reloads.began(time.Now())
-	g.meters.registry.Collect(g.collect)
-	return g, nil
-}
-
-// routes makes what the agents' and the operations' listener serve.
-func (g *gateway) routes(l *configfile.Loaded, voucher metadata.Voucher) (err error) {
-	g.agentRoutes, err = routes.New(l.Advanced.MetadataRoutes, routes.Parts{
-		Store: g.store, Copy: g.cache, Authorizer: routes.AuthorizerFunc(g.authorizeAgent), Voucher: voucher, Pairs: g.router.Pairs,
-		Paired: g.router.Paired, Refused: g.meters.refusedAgent, Log: g.log,
-	})
-	if err != nil {
-		return err
-	}
-	mux := http.NewServeMux()
-	mux.Handle("/", g.router.Operations())
-	mux.Handle("GET /metrics", g.meters.registry.Handler())
-	mux.HandleFunc("POST /config/reload", g.reloadRoute)
-	guarded := administered(g.admin, g.router.Ready, mux, g.log)
-	g.operationRoutes = loopbackHosts(g.admin, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/ready" {
-			g.asked.Store(true)
-		}
-		guarded.ServeHTTP(w, r)
-	}), g.log)
-	return nil
-}
-
-// run serves until ctx ends or a listener fails. Readiness ends first; then, when whoever looks at it has had time to, the
-// clients' listener; what its last requests need, and the probes that say «not ready», stay up until they are done.
-func (g *gateway) run(ctx context.Context) error {
-	defer g.close()
-	serving, stopServing := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer stopServing(nil)
-	stopping := context.AfterFunc(ctx, func() {
-		g.router.Drain()
-		if g.asked.Load() || g.router.AskedReady() {
-			select {
-			case <-time.After(g.router.Timeouts().PreStopDelay):
-			case <-serving.Done():
-			}
-		}
-		stopServing(nil)
-	})
-	defer stopping()
-	working, stopWorking := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopWorking()
-
-	var background sync.WaitGroup
-	part := func(name string, run func(context.Context) error) {
-		background.Go(func() {
-			if err := run(working); err != nil && working.Err() == nil {
-				stopServing(fmt.Errorf("%s: %w", name, err))
-			}
-		})
-	}
-	part("metadata", g.cache.Run)
-	part("router", g.router.Run)
-	part("reclaim", g.reclaims.run)
-	part("limits", g.limiter.Run)
-	part("responses", g.responses.Run)
-	g.working = working
-	sections := append(g.present.Load().sections(), g.records)
-	for _, s := range sections {
-		s.start(working)
-	}
-	for _, s := range sections {
-		s.files.Asked(serving)
-	}
-	part("configuration", g.applied.run)
-	part("files", g.reloadChanged)
-	part("sources", g.engines.Run)
-	part("administrators", httpServer(g.admins, g.adminRoutes, g.log))
-	g.engines.Ready(serving)
-	part("operations", httpServer(g.operations, g.operationRoutes, g.log))
-	part("agents", httpServer(g.agents, g.agentRoutes, g.log))
-	err := g.router.Serve(serving, g.clients)
-	if cause := context.Cause(serving); ctx.Err() == nil && cause != nil {
-		err = errors.Join(cause, err)
-	}
-	g.router.Close() // before all else: legs that outlive their requests, and what frees their KV, need it
-	stopWorking()
-	background.Wait()
-	for _, s := range append(g.present.Load().sections(), g.records) {
-		s.stop()
-	}
-	g.log.Info("stopped")
-	return err
-}
-
-// close releases what run does not end by itself. It is safe to call twice and on a gateway that was only half built.
-func (g *gateway) close() {
-	if g.router != nil {
-		g.router.Close()
-	}
-	for _, d := range []*listener.Listener{g.clients, g.agents, g.operations, g.admins} {
-		_ = d.Close() // closed already where it was served
-	}
-	if g.redis != nil {
-		_ = g.redis.Close()
-	}
+	fmt.Fprintln(out, "pdrouter:", g.Listening())
+	return g.Run(ctx)
 }

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,7 +12,6 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
-	"pdrouter/internal/configfile"
 	"pdrouter/internal/demo"
 	"pdrouter/metadata"
 	"pdrouter/router"
@@ -61,25 +58,8 @@ auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]},
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := configfile.Load(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := newGateway(l, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- g.run(ctx) }()
-	defer func() {
-		http.DefaultClient.CloseIdleConnections()
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
-	agents := "http://" + g.agents.Addr().String()
+	g := serveFile(t, file)
+	agents := "http://" + g.Agents().String()
 	alone := startEngine(t, "--name", "prefill-0", "--role", "both", "--listen", ports[0]) // hands nothing over
 	startEngine(t, "--name", "decode-0", "--role", "decode", "--listen", ports[2], "--control", ports[3], "--gateway", agents,
 		"--token-file", token("decode-0", "decode"), "--control-keys", public, "--record-keys", public, "--transport", "tcp")
@@ -92,7 +72,7 @@ auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]},
 	ask := func(when string) {
 		t.Helper()
 		for range 3 {
-			resp, err := http.Post("http://"+g.clients.Addr().String()+"/v1/completions", "application/json", strings.NewReader(body))
+			resp, err := http.Post("http://"+g.Clients().String()+"/v1/completions", "application/json", strings.NewReader(body))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,19 +80,14 @@ auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]},
 			if reason := resp.Header.Get("X-PDRouter-Reason"); resp.StatusCode != http.StatusOK || reason != "no_pair" {
 				t.Errorf("%s: status %d, reason %q; want 200 and no_pair", when, resp.StatusCode, reason)
 			}
-			if _, got, err := complete("http://"+g.clients.Addr().String(), body); err != nil || got != want {
+			if _, got, err := complete("http://"+g.Clients().String(), body); err != nil || got != want {
 				t.Errorf("%s: got %q, %v; want %q", when, got, err, want)
 			}
 		}
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { // the first check of the health of either may have been refused
-		if !slices.ContainsFunc(g.router.Stats().Engines, func(e router.EngineStats) bool { return !e.Up }) {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the gateway has not seen that the engines are up")
-		}
-	}
+	until(t, "the engines are up", func() bool { // the first check of the health of either may have been refused
+		return !slices.ContainsFunc(readiness(t, g).Engines, func(e router.EngineStats) bool { return !e.Up })
+	})
 	ask("without a record")
 	client, err := engineOptions{gateway: agents, tokenFile: token("prefill-0", "prefill")}.client(nil)
 	if err != nil {
@@ -125,16 +100,12 @@ auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if _, ok := g.cache.Engine("prefill-0"); ok {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the gateway has not seen the record")
-		}
-	}
+	until(t, "the record is seen", func() bool {
+		pairs := readiness(t, g).Pairs
+		return len(pairs) == 1 && strings.Contains(pairs[0].Why, "connector")
+	})
 	ask("with a record without connector")
-	for _, p := range g.router.Pairs() {
+	for _, p := range readiness(t, g).Pairs {
 		if p.Pairable || p.Warm || !strings.Contains(p.Why, "connector") {
 			t.Errorf("pair %+v; want it not pairable for want of a connector", p)
 		}

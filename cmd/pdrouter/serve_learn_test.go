@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/gateway"
 )
 
 // TestServeWithoutAFile starts the gateway with nothing but the address of a running engine.
@@ -28,23 +29,35 @@ func TestServeWithoutAFile(t *testing.T) {
 		t.Errorf("learned %+v", m)
 	}
 	l.Listen.Operations = "127.0.0.1:0"
-	g, err := newGateway(l, slog.New(slog.DiscardHandler))
+	g, err := gateway.New(l, slog.New(slog.DiscardHandler), gateway.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- g.run(ctx) }()
-	at := "http://" + g.clients.Addr().String()
+	go func() { ended <- g.Run(ctx) }()
+	at := "http://" + g.Clients().String()
 	if status, text, err := complete(at, `{"model":"tiny","prompt":"The sea","max_tokens":4}`); status != 200 || text == "" || err != nil {
 		t.Errorf("got %d %q, %v", status, text, err)
 	}
-	if _, err := g.applied.reload(ctx); err == nil || !strings.Contains(err.Error(), "there is no configuration file") {
-		t.Errorf("a reload: %v", err)
+	operations := "http://" + g.Operations().String()
+	resp, err := http.Post(operations+"/config/reload", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(answer), "there is no configuration file") {
+		t.Errorf("a reload: %s %s", resp.Status, answer)
 	}
 	time.Sleep(2500 * time.Millisecond) // two looks at files, of which there are none
-	if n := g.reloads.stats(); n.Refused != 1 {
-		t.Errorf("%d reloads were refused; want the one that was asked for", n.Refused)
+	if resp, err = http.Get(operations + "/metrics"); err != nil {
+		t.Fatal(err)
+	}
+	metrics, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if !strings.Contains(string(metrics), `pdrouter_config_reloads_total{result="refused"} 1`) {
+		t.Error("want one reload refused, the one that was asked for")
 	}
 	http.DefaultClient.CloseIdleConnections()
 	stop()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/stocktest"
 	"pdrouter/kvplane/nixl"
 )
 
@@ -21,10 +22,10 @@ func TestSignalsAreTheGatewaysBesideNIXL(t *testing.T) {
 	if _, err := nixl.Find(); err != nil {
 		t.Skip("SKIPPED, not run with real NIXL:", err)
 	}
-	prefill, decode := newFakeStock(t, "prefill-run", 1), newFakeStock(t, "decode-run", 1)
+	prefill, decode := stocktest.New(t, "prefill-run", 1), stocktest.New(t, "decode-run", 1)
 	p, _ := startGateway(t, fmt.Sprintf("models:\n  - name: tiny\n    connector: vllm-nixl-pull\n"+
 		"    prefill: [{name: prefill-0, url: %q, side_channel: %q}]\n    decode: [{name: decode-0, url: %q, side_channel: %q}]\n",
-		prefill.srv.URL, prefill.side, decode.srv.URL, decode.side))
+		prefill.URL, prefill.Side, decode.URL, decode.Side))
 	said := func(parts ...string) func() bool {
 		return func() bool {
 			if ended, err := p.Ended(); ended {

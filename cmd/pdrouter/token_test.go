@@ -14,6 +14,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
+	"pdrouter/internal/gateway"
 	"pdrouter/metadata"
 	"pdrouter/metadata/client"
 	"pdrouter/metadata/routes/routestest"
@@ -150,7 +151,7 @@ func TestAgentsAuthorizerOverTheRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := routestest.Serve(t, store.NewMemory(), records, agentsAuthorizer(agents))
+	url := routestest.Serve(t, store.NewMemory(), records, gateway.AuthorizeAgents(agents))
 	agent := func(engine, role string) *client.Client {
 		token := strings.TrimSpace(call(t, "token", "mint", "--key", private, "--audience", "pdrouter-metadata", "--subject", engine,
 			"--engine", engine, "--role", role, "--scope", "write read"))

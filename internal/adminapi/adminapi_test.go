@@ -29,10 +29,11 @@ func (everybody) Authorize(*http.Request, string) (auth.Principal, error) {
 }
 
 // serve returns the routes over engines that have no requests.
-func serve(base config.Config, store *overrides.Store, apply fleetview.Apply) http.Handler {
+func serve(base config.Config, store *overrides.Store, apply func(context.Context, *fleetview.View) error) http.Handler {
 	log := slog.New(slog.DiscardHandler)
-	return adminapi.New(adminapi.Config{Auth: everybody{}, View: fleetview.New(base, store, func(string) int64 { return 0 }, apply, log),
-		Overrides: store, Stats: func() router.Stats { return router.Stats{} },
+	var view *fleetview.View
+	view = fleetview.New(base, store, func(string) int64 { return 0 }, func(ctx context.Context) error { return apply(ctx, view) }, log)
+	return adminapi.New(adminapi.Config{Auth: everybody{}, View: view, Overrides: store, Stats: func() router.Stats { return router.Stats{} },
 		Requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "requests"}, []string{"action", "status"}), Log: log})
 }
 
@@ -46,12 +47,9 @@ func TestRefusedChangeLeavesNothing(t *testing.T) {
 	var fails int
 	var leave context.CancelFunc
 	var now config.Config // what is in use
-	apply := func(ctx context.Context, m fleetview.Merge) error {
+	apply := func(ctx context.Context, view *fleetview.View) error {
 		leave() // the administrator does
-		cfg, err := m(base)
-		if err != nil {
-			return err
-		}
+		cfg := view.Merge(base)
 		if fails > 0 {
 			fails--
 			store.Learn(nil) // a look at the shared cache
@@ -97,7 +95,7 @@ func TestAddedEngineNeedsItsKey(t *testing.T) {
 	base := config.Config{Models: []config.Model{{Name: "m", EnginesFrom: config.Source{File: "/engines.yaml", KeyDir: folder}}}}
 	log := slog.New(slog.DiscardHandler)
 	store := overrides.NewStore(shared.NewBoard(nil, "p", "engines", nil, log), true, log)
-	routes := serve(base, store, func(context.Context, fleetview.Merge) error { return nil })
+	routes := serve(base, store, func(context.Context, *fleetview.View) error { return nil })
 	w := httptest.NewRecorder()
 	routes.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/admin/v1/models/m/engines",
 		strings.NewReader(fmt.Sprintf(`{"name":"e1","url":"http://e1:8000","bearer_token_file":%q}`, folder+"/none"))))

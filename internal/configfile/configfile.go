@@ -1,6 +1,6 @@
 // Package configfile is the file of pdrouter serve: its types and their comments, from which docs/configuration.md and schema.json are made,
 // defaults, checks, what differs between two of them, and what of it may change while the gateway runs. It opens only the files that it
-// checks. The gateway that a file describes is built by cmd/pdrouter.
+// checks. The gateway that a file describes is built by internal/gateway.
 package configfile
 
 import (

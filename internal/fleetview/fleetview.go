@@ -1,7 +1,7 @@
 // Package fleetview knows every engine of a gateway: those of its configuration file, those that DNS names and files of engines have, and
 // those that administrators add. It merges them into one configuration, in which each engine has its overrides. It looks at the sources by
-// internal/discovery and applies nothing itself: the owner of the configuration calls Merge, which View asks for whenever something is
-// another. internal/gateway runs one View; internal/adminapi shows it and changes it.
+// internal/discovery and applies nothing itself: the owner of the configuration calls Merge, which a View asks for whenever
+// something is another. internal/gateway runs one View; internal/adminapi shows it and changes it.
 package fleetview
 
 import (
@@ -32,12 +32,8 @@ const (
 // ErrStopping is the answer of an owner of the configuration that has ended.
 var ErrStopping = errors.New("the gateway is stopping")
 
-// Merge returns the configuration with the engines that something besides the file knows of. It must change nothing of what it is given,
-// models' lists included, and do no I/O: it runs again whenever the file changes.
-type Merge func(config.Config) (config.Config, error)
-
-// Apply takes what the merge makes of the configuration file into use. On an error nothing has changed.
-type Apply func(context.Context, Merge) error
+// Apply has the owner of the configuration call View.Merge, and take what that makes of the file into use. On an error nothing has changed.
+type Apply func(context.Context) error
 
 // View has all engines, those that the configuration file does not list as well. It is safe for concurrent use.
 type View struct {
@@ -180,13 +176,13 @@ func (v *View) snapshot() snapshot {
 	return snapshot{found: maps.Clone(v.found), overrides: wanted, removed: maps.Clone(v.removed), unreadable: maps.Clone(v.unreadable)}
 }
 
-// Merge is a Merge for the owner of the configuration. It always takes what is known at that moment, so that a change that came late cannot
-// undo one that came later.
-func (v *View) Merge(cfg config.Config) (config.Config, error) {
+// Merge returns the configuration with all engines, for the owner of the configuration. It changes nothing of cfg and does no I/O, and takes
+// what is known at that moment, so that a change that came late cannot undo one that came later.
+func (v *View) Merge(cfg config.Config) config.Config {
 	v.keep(cfg)
 	cfg, _, out := v.snapshot().merge(cfg)
 	v.tell(out)
-	return cfg, nil
+	return cfg
 }
 
 // keep has a list that a source is to have from now on be what it was, until the source has an answer.
@@ -254,7 +250,7 @@ func (v *View) tell(out []conflict) {
 
 // refresh applies what is known. What could not be applied is tried again.
 func (v *View) refresh(ctx context.Context) {
-	err := v.apply(ctx, v.Merge)
+	err := v.apply(ctx)
 	if err == nil || ctx.Err() != nil {
 		return
 	}
@@ -282,7 +278,7 @@ func (v *View) Model(name string) (config.Model, error) { return modelNamed(*v.b
 // ctx.
 func (v *View) Override(ctx context.Context, o overrides.Override) error {
 	ctx = context.WithoutCancel(ctx)
-	err := v.overrides.Try(o, func() error { return v.apply(ctx, v.Merge) })
+	err := v.overrides.Try(o, func() error { return v.apply(ctx) })
 	if err == nil {
 		return nil
 	}

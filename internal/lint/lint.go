@@ -13,8 +13,13 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"router", "router/config", "router/connector", "router/dispatch", "router/edge", "router/fleet", "router/monitor", "router/reason", "router/reclaim", "router/report", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/nixl", "kvplane/transport", "kvplane/transport/byname", "internal/cuda", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "auth", "auth/keys", "auth/records", "auth/rotate", "policies", "bench", "internal/refengine", "internal/field", "internal/yamlfile", "internal/redisdb", "internal/configfile", "internal/demo", "internal/limits", "internal/listener", "internal/reload", "internal/adminapi", "internal/fleetview", "internal/gcpace", "internal/overrides", "internal/shared", "internal/discovery", "internal/inspect", "internal/refusal", "internal/telemetry", "kvplane/reclaim", "metadata/vllm"},
-			Outside: []string{"go.yaml.in/yaml/v3", "github.com/prometheus/client_golang", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
+			Ours:    []string{"auth", "auth/keys", "auth/records", "auth/rotate", "bench", "internal/adminapi", "internal/configfile", "internal/cuda", "internal/demo", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/overrides", "internal/refengine", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/agent", "kvplane/control", "kvplane/memory", "kvplane/nixl", "kvplane/transport", "kvplane/transport/byname", "metadata", "metadata/client", "router/config"},
+			Outside: []string{"go.yaml.in/yaml/v3", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
+		},
+		// What pdrouter serve runs: it imports every part of the gateway.
+		"internal/gateway": {
+			Ours:    []string{"auth", "internal/adminapi", "internal/configfile", "internal/field", "internal/fleetview", "internal/limits", "internal/listener", "internal/overrides", "internal/redisdb", "internal/refusal", "internal/reload", "internal/shared", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "kvplane/reclaim", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "metadata/vllm", "policies", "router", "router/config", "router/dispatch", "router/edge", "router/fleet", "router/reason", "router/reclaim", "router/report"},
+			Outside: []string{"github.com/prometheus/client_golang"},
 		},
 		"router": {
 			Ours: []string{"internal/background", "internal/disconnect", "metadata", "metadata/handshake", "policies", "policies/prefixes", "router/admission", "router/config", "router/edge", "router/exchange", "router/fleet", "router/fleet/health", "router/handshake", "router/kvtransfer", "router/leg", "router/monitor", "router/openai", "router/reclaim", "router/report", "router/stored", "router/upstream"},
@@ -106,8 +111,9 @@ func Packages() map[string]Package {
 		"internal/dnstest":   {},                                            // a DNS server for tests
 		// What engines say of themselves, before there is traffic.
 		// pdrouter demo, whose processes are this binary's. router: what its reports are called.
-		"internal/demo":     {Ours: []string{"auth", "auth/keys", "internal/proc", "router", "router/report"}, Outside: []string{"github.com/spf13/cobra"}},
-		"internal/listener": {Ours: []string{"internal/field"}, Outside: []string{"golang.org/x/sys"}}, // listeners whose address may change while they serve
+		"internal/demo":      {Ours: []string{"auth", "auth/keys", "internal/proc", "router", "router/report"}, Outside: []string{"github.com/spf13/cobra"}},
+		"internal/stocktest": {Outside: []string{"github.com/go-zeromq/zmq4", "github.com/vmihailenco/msgpack/v5"}}, // a stock engine for tests
+		"internal/listener":  {Ours: []string{"internal/field"}, Outside: []string{"golang.org/x/sys"}},             // listeners whose address may change while they serve
 		// The file of pdrouter serve.
 		"internal/configfile": {
 			Ours:    []string{"auth", "auth/keys", "auth/records", "internal/field", "internal/limits", "internal/redisdb", "internal/reload", "internal/yamlfile", "metadata", "metadata/cache", "metadata/routes", "policies", "router/config", "router/connector"},

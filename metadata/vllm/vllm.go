@@ -2,7 +2,7 @@
 // each other, and makes records of the answers.
 //
 // It asks only for ranks that exist: nobody can name a rank, and an engine's size is what the engine itself has said.
-// It publishes nothing and keeps nothing; cmd/pdrouter puts it between the router and the store.
+// It publishes nothing and keeps nothing; internal/gateway puts it between the router and the store.
 package vllm
 
 import (

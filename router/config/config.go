@@ -2,7 +2,7 @@
 //
 // It owns the types of these sections of the configuration file, their defaults and their checks, and it reads the files with
 // credentials and certificates that entries of engines name (Secrets, TLS). docs/configuration.md is generated from the comments here.
-// It does not read the configuration file, which cmd/pdrouter does, and it starts nothing: package fleet makes a fleet of it. A
+// It does not read the configuration file, which internal/configfile does, and it starts nothing: package fleet makes a fleet of it. A
 // Config is never changed once it was checked; a reload makes another.
 package config
 

@@ -2,7 +2,7 @@
 // credentials and limits), admits them (a place in the model's queue), has each served by an exchange or a fan-out, and sends what came of
 // it. A request is admitted when it has its place: then it has an exchange and a Summary. http.go has one request from its head to its
 // answer; read it first. It and edge.go alone know the HTTP library. It talks to no engine. Its listener is any net.Listener: that of
-// cmd/pdrouter accepts on addresses that may change, and does nothing else.
+// internal/gateway accepts on addresses that may change, and does nothing else.
 package edge
 
 import (

@@ -1,0 +1,36 @@
+package gateway
+
+import (
+	"errors"
+	"net/http"
+
+	"pdrouter/auth"
+	"pdrouter/internal/adminapi"
+	"pdrouter/internal/configfile"
+	"pdrouter/internal/fleetview"
+	"pdrouter/internal/overrides"
+	"pdrouter/internal/shared"
+)
+
+// currentAdmins asks whoever the current snapshot has for administrators.
+type currentAdmins struct{ g *Gateway }
+
+// Authorize returns who sent a request if they have the scope.
+func (p currentAdmins) Authorize(r *http.Request, scope string) (auth.Principal, error) {
+	admins := p.g.admin()
+	if admins == nil { // the listener is closed to others than those who had connected before
+		return auth.Principal{}, &auth.Error{Code: auth.InvalidToken, Err: errors.New("auth.admins has no keys")}
+	}
+	return admins.Authorize(r, scope)
+}
+
+// openEngines makes what knows of engines besides the file, and the routes of administrators who add and remove some.
+func (g *Gateway) openEngines(l *configfile.Loaded) {
+	g.board = shared.NewBoard(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "engines", g.signer, g.log)
+	store := overrides.NewStore(g.board, g.redis == nil || g.signer != nil, g.log)
+	g.engines = fleetview.New(l.Config, store, g.router.InFlight, g.controller.engines, g.log)
+	g.controller.merge = g.engines.Merge // also for a reload that comes before anything was found
+	g.controller.without = g.engines.LeaveOut
+	g.controller.subscribe(g.engines.Follow)
+	g.adminRoutes = adminapi.New(adminapi.Config{Auth: currentAdmins{g}, View: g.engines, Overrides: store, Stats: g.router.Stats, Requests: g.meters.adminRequests, Log: g.log})
+}

@@ -1,0 +1,198 @@
+package gateway
+
+import (
+	"maps"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pdrouter/internal/telemetry"
+	"pdrouter/router/report"
+)
+
+// metrics turns each finished request into Prometheus series. Every label has few values: models, engines, routes and
+// reasons come from the configuration and the code, never from a client.
+type metrics struct {
+	registry *telemetry.Registry
+
+	requests       *prometheus.CounterVec   // model, route, outcome, status
+	decisions      *prometheus.CounterVec   // model, reason
+	attempts       *prometheus.CounterVec   // model
+	pairs          *prometheus.CounterVec   // model, prefill, decode, outcome
+	phases         *prometheus.HistogramVec // model, phase
+	ttft           *prometheus.HistogramVec // model, role, engine
+	tokens         *prometheus.CounterVec   // model, kind
+	transferParams *prometheus.CounterVec   // model
+	continuations  *prometheus.CounterVec   // model, result
+	refusals       *prometheus.CounterVec   // status, reason
+	agentRefusals  *prometheus.CounterVec   // status, reason
+	adminRequests  *prometheus.CounterVec   // action, status
+
+	models sync.Map // of *modelSeries, by name
+
+	knows func(engine string) bool // whether series of the engine are wanted; nil: of any
+
+	mu     sync.RWMutex
+	series map[labels]*requestSeries // bounded as the series are
+}
+
+// labels are the labels of a finished request.
+type labels struct {
+	model, route, outcome, reason, prefill, decode string
+	status                                         int
+}
+
+// requestSeries are the series that requests with the same labels add to.
+type requestSeries struct {
+	request, decision prometheus.Counter
+	pair              prometheus.Counter    // nil if the requests had no engine
+	ttft              []prometheus.Observer // of each engine; nil until a request has got a token
+}
+
+// find returns the series of a finished request.
+func (m *metrics) find(s *report.Summary) *requestSeries {
+	k := labels{s.Model, s.Route, s.Outcome.String(), s.Reason, s.Prefill, s.Decode, s.Status}
+	m.mu.RLock()
+	of := m.series[k]
+	m.mu.RUnlock()
+	if of != nil && (of.ttft != nil || s.Phases.FirstToken == 0) {
+		return of
+	}
+	of = &requestSeries{request: m.requests.WithLabelValues(k.model, k.route, k.outcome, strconv.Itoa(k.status)), decision: m.decisions.WithLabelValues(k.model, k.reason)}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, engine := range []string{k.prefill, k.decode} {
+		if engine != "" && m.knows != nil && !m.knows(engine) {
+			return of // the engine is gone: forget was called, or will be
+		}
+	}
+	if k.decode != "" {
+		of.pair = m.pairs.WithLabelValues(k.model, k.prefill, k.decode, k.outcome)
+	}
+	if s.Phases.FirstToken > 0 {
+		of.ttft = []prometheus.Observer{m.ttft.WithLabelValues(k.model, "decode", k.decode)}
+		if k.prefill != "" {
+			of.ttft = append(of.ttft, m.ttft.WithLabelValues(k.model, "prefill", k.prefill))
+		}
+	}
+	m.series[k] = of
+	return of
+}
+
+// forget drops the series of an engine that is gone.
+func (m *metrics) forget(engine string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.series, func(k labels, _ *requestSeries) bool { return k.prefill == engine || k.decode == engine })
+	m.pairs.DeletePartialMatch(prometheus.Labels{"prefill": engine})
+	m.pairs.DeletePartialMatch(prometheus.Labels{"decode": engine})
+	m.ttft.DeletePartialMatch(prometheus.Labels{"engine": engine})
+}
+
+// modelSeries are the series of one model that every request adds to. A lookup by labels takes ten times as long
+// as an addition.
+type modelSeries struct {
+	attempts, prompt, cached, output prometheus.Counter
+	phases                           [len(phaseNames)]prometheus.Observer
+}
+
+// of returns the series of a model.
+func (m *metrics) of(model string) *modelSeries {
+	if s, ok := m.models.Load(model); ok {
+		return s.(*modelSeries)
+	}
+	of := &modelSeries{attempts: m.attempts.WithLabelValues(model), prompt: m.tokens.WithLabelValues(model, "prompt"),
+		cached: m.tokens.WithLabelValues(model, "cached"), output: m.tokens.WithLabelValues(model, "output")}
+	for i, phase := range phaseNames {
+		of.phases[i] = m.phases.WithLabelValues(model, phase)
+	}
+	s, _ := m.models.LoadOrStore(model, of)
+	return s.(*modelSeries)
+}
+
+// newMetrics returns the metrics of a build.
+func newMetrics(version, commit string) *metrics {
+	r := telemetry.New()
+	r.Collect(func(out *telemetry.Scrape) { out.Set("pdrouter_build_info", 1, version, commit, runtime.Version()) })
+	m := &metrics{
+		registry:       r,
+		series:         make(map[labels]*requestSeries),
+		requests:       r.Counter("pdrouter_requests_total"),
+		decisions:      r.Counter("pdrouter_routing_decisions_total"),
+		attempts:       r.Counter("pdrouter_attempts_total"),
+		pairs:          r.Counter("pdrouter_pair_requests_total"),
+		phases:         r.Histogram("pdrouter_request_phase_duration_seconds"),
+		ttft:           r.Histogram("pdrouter_time_to_first_token_seconds"),
+		tokens:         r.Counter("pdrouter_tokens_total"),
+		transferParams: r.Counter("pdrouter_client_transfer_params_total"),
+		continuations:  r.Counter("pdrouter_continuations_total"),
+		refusals:       r.Counter("pdrouter_refusals_total"),
+		agentRefusals:  r.Counter("pdrouter_agent_refusals_total"),
+		adminRequests:  r.Counter("pdrouter_admin_requests_total"),
+	}
+	m.expectRefusals()
+	return m
+}
+
+// observe counts one finished request. It is safe for concurrent use.
+func (m *metrics) observe(s report.Summary) {
+	model, labeled := m.of(s.Model), m.find(&s)
+	labeled.request.Inc()
+	labeled.decision.Inc()
+	model.attempts.Add(float64(s.Attempts))
+	if labeled.pair != nil {
+		labeled.pair.Inc()
+	}
+	if s.Continued > 0 {
+		m.continuations.WithLabelValues(s.Model, "done").Add(float64(s.Continued))
+	}
+	if s.NotContinued != "" {
+		m.continuations.WithLabelValues(s.Model, s.NotContinued).Inc()
+	}
+	for i, took := range spent(s.Phases) {
+		if took >= 0 {
+			model.phases[i].Observe(took.Seconds())
+		}
+	}
+	if s.Phases.FirstToken > 0 {
+		for _, of := range labeled.ttft {
+			of.Observe(s.Phases.FirstToken.Seconds())
+		}
+	}
+	model.prompt.Add(float64(s.PromptTokens))
+	model.cached.Add(float64(s.CachedTokens))
+	model.output.Add(float64(s.OutputTokens))
+	if s.Removed {
+		m.transferParams.WithLabelValues(s.Model).Inc()
+	}
+}
+
+// refused counts one request that was never admitted. It is safe for concurrent use.
+func (m *metrics) refused(status int, reason string) {
+	m.refusals.WithLabelValues(strconv.Itoa(status), reason).Inc()
+}
+
+// refusedAgent counts a refused request to the metadata routes.
+func (m *metrics) refusedAgent(status int, reason string) {
+	m.agentRefusals.WithLabelValues(strconv.Itoa(status), reason).Inc()
+}
+
+// phaseNames are the parts of a request's life, in their order.
+var phaseNames = [...]string{"admit", "queue", "plan", "pair", "prefill", "transfer", "first_token", "stream"}
+
+// spent turns the times of a request, counted from its arrival, into the duration of each phase. A phase that was not reached has a
+// negative duration. A phase that overlaps the one before counts from the end of that one, and is at least 0.
+func spent(p report.Phases) [len(phaseNames)]time.Duration {
+	out := [...]time.Duration{p.Admit, p.Queue, p.Plan, p.Pair, p.Prefill, p.Transfer, p.FirstToken, p.Total}
+	last := time.Duration(0)
+	for i, at := range out {
+		if out[i] = -1; at > 0 {
+			out[i] = max(0, at-last)
+			last = max(last, at)
+		}
+	}
+	return out
+}

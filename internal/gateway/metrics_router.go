@@ -1,0 +1,109 @@
+package gateway
+
+import (
+	"pdrouter/internal/telemetry"
+	metahandshake "pdrouter/metadata/handshake"
+	"pdrouter/router"
+)
+
+// collectRouter reports what the router knows at a scrape.
+func collectRouter(out *telemetry.Scrape, s router.Stats) {
+	out.Set("pdrouter_requests_in_flight", float64(s.Requests))
+	out.Set("pdrouter_background_responses", float64(s.Background))
+	out.Set("pdrouter_request_body_bytes", float64(s.BodyBytes))
+	out.Set("pdrouter_background_panics_total", float64(s.Panics))
+	collectQueues(out, s)
+	collectEngines(out, s)
+	collectPairs(out, s)
+	collectHandshakes(out, s.Handshakes)
+	out.Set("pdrouter_kv_leaks_total", float64(s.Leaked))
+	out.Set("pdrouter_foreign_reports_total", float64(s.Foreign))
+	for _, f := range s.Reclaimed {
+		out.Set("pdrouter_reclaims_total", float64(f.Count), f.Ending, f.By)
+	}
+	if p := s.Prefixes; p != nil {
+		out.Set("pdrouter_prefix_entries", float64(p.Links))
+		out.Set("pdrouter_prefix_bytes", float64(p.Bytes))
+		out.Set("pdrouter_prefix_lookups_total", float64(p.Looked))
+		out.Set("pdrouter_prefix_hits_total", float64(p.Known))
+		out.Set("pdrouter_prefix_evicted_total", float64(p.Evicted))
+	}
+}
+
+func collectQueues(out *telemetry.Scrape, s router.Stats) {
+	for _, q := range s.Queues {
+		out.Set("pdrouter_queue_in_flight", float64(q.InFlight), q.Model)
+		out.Set("pdrouter_queue_places", float64(q.Places), q.Model)
+		out.Set("pdrouter_queue_waiting", float64(q.Waiting), q.Model)
+		out.Set("pdrouter_queue_waited_total", float64(q.Waited), q.Model)
+		for why, n := range q.Denied {
+			out.Set("pdrouter_queue_denied_total", float64(n), q.Model, why)
+		}
+	}
+	for _, r := range s.Retries {
+		out.Set("pdrouter_retries_total", float64(r.Made), r.Model, "made")
+		out.Set("pdrouter_retries_total", float64(r.Refused), r.Model, "refused")
+	}
+}
+
+func collectEngines(out *telemetry.Scrape, s router.Stats) {
+	for _, e := range s.Engines {
+		out.SetBool("pdrouter_engine_up", e.Up, e.Name)
+		out.Set("pdrouter_engine_state", 1, e.Name, e.State)
+		out.Set("pdrouter_engine_share", e.Share, e.Name)
+		out.Set("pdrouter_engine_requests_in_flight", float64(e.InFlight), e.Name)
+		if e.Events != nil {
+			out.SetBool("pdrouter_engine_events", *e.Events, e.Name)
+		}
+		for reason, n := range e.Ejections {
+			out.Set("pdrouter_engine_ejections_total", float64(n), e.Name, reason)
+		}
+		for why, n := range e.Leaked {
+			out.Set("pdrouter_leaked_kv_blocks", float64(n), e.Name, why)
+		}
+		if e.MaybeLeaked > 0 {
+			out.Set("pdrouter_unresolved_kv_blocks", float64(e.MaybeLeaked), e.Name)
+		}
+	}
+	for _, p := range s.PanicModes {
+		out.Set("pdrouter_panic_mode", 1, p.Model, p.Role)
+	}
+}
+
+func collectPairs(out *telemetry.Scrape, s router.Stats) {
+	ready := 0
+	for _, p := range s.Pairs {
+		is := p.Pairable && p.Warm
+		if is {
+			ready++
+		}
+		out.SetBool("pdrouter_pair_ready", is, p.Prefill, p.Decode)
+		if p.Reason != "" {
+			out.Set("pdrouter_unpairable", 1, p.Prefill, p.Decode, p.Reason)
+		}
+	}
+	out.Set("pdrouter_pairs_ready", float64(ready))
+	for _, p := range s.PairsOut {
+		out.Set("pdrouter_pair_state", 1, p.Prefill, p.Decode, p.State)
+		out.Set("pdrouter_pair_ejections_total", float64(p.Opened), p.Prefill, p.Decode)
+	}
+	for _, p := range s.Moved {
+		out.Set("pdrouter_kv_blocks_total", float64(p.Blocks), p.Prefill, p.Decode)
+		out.Set("pdrouter_kv_bytes_total", float64(p.Bytes), p.Prefill, p.Decode)
+	}
+}
+
+func collectHandshakes(out *telemetry.Scrape, s metahandshake.Stats) {
+	out.Set("pdrouter_pairs_waiting", float64(s.Waiting))
+	out.Set("pdrouter_pair_handshakes_queued", float64(s.Queued))
+	out.Set("pdrouter_pair_handshakes_in_flight", float64(s.InFlight))
+	out.Set("pdrouter_pair_handshakes_total", float64(s.Done), "done")
+	for why, n := range s.Failed {
+		out.Set("pdrouter_pair_handshakes_total", float64(n), metahandshake.Failure(why).String())
+	}
+	took := make(map[float64]uint64, len(s.Took.Up))
+	for i, bound := range metahandshake.TookBounds() {
+		took[bound.Seconds()] = s.Took.Up[i]
+	}
+	out.SetHistogram("pdrouter_pair_handshake_seconds", s.Took.Count, s.Took.Sum.Seconds(), took)
+}

@@ -1,0 +1,78 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"pdrouter/metadata"
+	"pdrouter/metadata/vllm"
+	"pdrouter/router/fleet"
+)
+
+// stockEngines asks over side channels, and keeps what it has learned in the store.
+type stockEngines struct {
+	store   metadata.Store
+	voucher metadata.Voucher // nil: records are stored unsigned
+}
+
+// First implements monitor.Stock.
+func (s stockEngines) First(ctx context.Context, at fleet.SideChannel) (metadata.Record, error) {
+	e, err := known(at)
+	if err != nil {
+		return metadata.Record{}, err
+	}
+	return e.First(ctx)
+}
+
+// All implements monitor.Stock.
+func (s stockEngines) All(ctx context.Context, at fleet.SideChannel) ([]metadata.Record, error) {
+	e, err := known(at)
+	if err != nil {
+		return nil, err
+	}
+	return e.All(ctx)
+}
+
+func known(at fleet.SideChannel) (vllm.Engine, error) {
+	if at.EngineID == "" {
+		return vllm.Unknown(at.Host, at.Port)
+	}
+	return vllm.Reported(at.EngineID, at.Host, at.Port, at.Size)
+}
+
+// Known implements monitor.Stock.
+func (s stockEngines) Known(ctx context.Context, engine string) []metadata.Record {
+	recs, err := s.store.Engine(ctx, engine)
+	if err != nil {
+		return nil
+	}
+	return recs
+}
+
+// Publish implements monitor.Stock.
+func (s stockEngines) Publish(ctx context.Context, recs []metadata.Record) error {
+	for _, rec := range recs {
+		if s.voucher != nil {
+			var err error
+			if rec, err = rec.Sign(s.voucher); err != nil {
+				return err
+			}
+		}
+		if err := s.store.Put(ctx, rec); err != nil {
+			return fmt.Errorf("publish: %w", err)
+		}
+	}
+	return nil
+}
+
+// Withdraw implements monitor.Stock.
+func (s stockEngines) Withdraw(ctx context.Context, recs []metadata.Record) error {
+	for _, rec := range recs {
+		err := s.store.Delete(ctx, rec.Incarnation, rec.Rank)
+		if err != nil && !errors.Is(err, metadata.ErrStale) && !errors.Is(err, metadata.ErrNotFound) {
+			return fmt.Errorf("withdraw: %w", err)
+		}
+	}
+	return nil
+}
