@@ -37,8 +37,8 @@ func TestEnginePlaneFlags(t *testing.T) {
 			t.Errorf("%q: %v", c.args, err)
 			continue
 		}
-		if o.transport.Path != c.path {
-			t.Errorf("%q: path %q; want %q", c.args, o.transport.Path, c.path)
+		if o.Transport.Path != c.path {
+			t.Errorf("%q: path %q; want %q", c.args, o.Transport.Path, c.path)
 		}
 	}
 }

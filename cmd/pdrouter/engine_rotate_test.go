@@ -99,12 +99,16 @@ func TestRecordKeyRotatesUnderRunningEngines(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := &running{}
-		o := engineOptions{gateway: server.URL, tokenFile: file, recordKeys: []string{trusted}}
-		records, err := o.records(&r.files)
+		known, err := keys.LoadTrusted(trusted)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.client, err = o.client(records); err != nil {
+		r.files.Add(known)
+		checker, err := records.New(nil, known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.client, err = client.New(client.Config{URL: server.URL}, client.TokenFile(file), checker, nil); err != nil {
 			t.Fatal(err)
 		}
 		now := time.Now().UTC()

@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/metadata/client"
 )
 
 // TestEngineSignsItsRecords starts an engine whose token is bound to its own key: it publishes, signed by this key,
@@ -45,7 +46,7 @@ func TestEngineSignsItsRecords(t *testing.T) {
 			t.Errorf("rank %v is signed by %q; want %s", r.Rank, r.KeyID, own.ID)
 		}
 	}
-	thief, err := engineOptions{gateway: p.url, tokenFile: tokenFile}.client(nil)
+	thief, err := client.New(client.Config{URL: p.url}, client.TokenFile(tokenFile), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"pdrouter/auth/keys"
 	"pdrouter/internal/demo"
 	"pdrouter/metadata"
+	"pdrouter/metadata/client"
 	"pdrouter/router"
 )
 
@@ -89,12 +90,12 @@ auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]},
 		return !slices.ContainsFunc(readiness(t, g).Engines, func(e router.EngineStats) bool { return !e.Up })
 	})
 	ask("without a record")
-	client, err := engineOptions{gateway: agents, tokenFile: token("prefill-0", "prefill")}.client(nil)
+	agent, err := client.New(client.Config{URL: agents}, client.TokenFile(token("prefill-0", "prefill")), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	if err := client.Put(t.Context(), metadata.Record{
+	if err := agent.Put(t.Context(), metadata.Record{
 		Version: metadata.RecordVersion, Incarnation: metadata.Incarnation{Engine: "prefill-0", Generation: uint64(now.UnixNano())},
 		Role: metadata.Prefill, Size: metadata.Rank{DP: 1, PP: 1, TP: 1}, Published: now, Expires: now.Add(time.Minute),
 	}); err != nil {

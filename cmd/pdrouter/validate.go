@@ -10,7 +10,9 @@ import (
 
 	"pdrouter/internal/configfile"
 	"pdrouter/internal/field"
+	"pdrouter/internal/inspect"
 	"pdrouter/internal/yamlfile"
+	"pdrouter/router/config"
 )
 
 func validateCommand() *cobra.Command {
@@ -103,4 +105,22 @@ func askEngines(ctx context.Context, l *configfile.Loaded) (warnings []string, e
 		}
 	}
 	return warnings, l.At(errors.Join(wrong...))
+}
+
+// probe asks every engine of the configuration, and returns what does not fit.
+func probe(ctx context.Context, l *configfile.Loaded) []inspect.Finding {
+	var all []inspect.Finding
+	files := new(config.Secrets)
+	for i, m := range l.Models {
+		var engines []inspect.Engine
+		for _, list := range configfile.EngineLists(&m) {
+			for j, entry := range *list.Engines {
+				e := inspect.Engine{Path: configfile.Element(configfile.Element("models", i)+"."+list.Key, j), Role: inspect.Role(list.Key), Entry: entry}
+				e.Facts, e.Err = inspect.AskEngine(ctx, files, entry)
+				engines = append(engines, e)
+			}
+		}
+		all = append(all, inspect.Compare(m, engines)...)
+	}
+	return all
 }

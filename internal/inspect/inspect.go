@@ -22,6 +22,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/metadata/vllm"
+	"pdrouter/router/config"
 )
 
 // Kind is the serving engine's software.
@@ -90,6 +91,29 @@ type StatusError struct {
 // Error names path, status and text.
 func (e *StatusError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("GET %s answered %d %s", e.Path, e.Status, e.Text))
+}
+
+// AskEngine asks the engine of a configuration's entry, with its credentials and TLS.
+func AskEngine(ctx context.Context, files *config.Secrets, e config.Engine) (Facts, error) {
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }} // it may bear a token
+	transport := &http.Transport{}
+	if strings.HasPrefix(e.URL, "https://") {
+		cfg, err := e.TLS.Load(files)
+		if err != nil {
+			return Facts{}, err
+		}
+		transport.TLSClientConfig = cfg
+	}
+	client.Transport = transport
+	defer transport.CloseIdleConnections()
+	token := ""
+	if e.BearerTokenFile != "" {
+		var err error
+		if token, err = files.Read("bearer_token_file", e.BearerTokenFile); err != nil {
+			return Facts{}, err
+		}
+	}
+	return Asker{URL: e.URL, Token: token, Client: client}.Ask(ctx)
 }
 
 // Ask learns the facts. It fails if the engine does not say what it serves. On a vLLM engine it runs one request of two tokens, whose

@@ -13,7 +13,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"auth", "auth/keys", "auth/records", "auth/rotate", "bench", "internal/adminapi", "internal/configfile", "internal/cuda", "internal/demo", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/overrides", "internal/refengine", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/agent", "kvplane/control", "kvplane/memory", "kvplane/nixl", "kvplane/transport", "kvplane/transport/byname", "metadata", "metadata/client", "router/config"},
+			Ours:    []string{"auth", "auth/keys", "auth/rotate", "bench", "internal/adminapi", "internal/configfile", "internal/demo", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/overrides", "internal/refengine/process", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "metadata", "router/config"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		// What pdrouter serve runs: it imports every part of the gateway.
@@ -165,6 +165,8 @@ func Packages() map[string]Package {
 		},
 		// The page of docs/measurements. plot: axes, bars and text of its charts as SVG; a command of its own, so that pdrouter does not link it.
 		"bench/page": {Ours: []string{"bench"}, Outside: []string{"gonum.org/v1/plot"}},
+		// The reference engine as a process: records, control routes, GPUs.
+		"internal/refengine/process": {Ours: []string{"auth", "auth/keys", "auth/records", "internal/configfile", "internal/cuda", "internal/field", "internal/refengine", "internal/reload", "kvplane/agent", "kvplane/control", "kvplane/memory", "kvplane/transport", "kvplane/transport/byname", "metadata", "metadata/client"}},
 		"internal/refengine": {
 			Ours:    []string{"metadata", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/ticket", "kvplane/transport"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},

@@ -1,4 +1,4 @@
-package main
+package process
 
 import (
 	"bufio"
@@ -23,6 +23,9 @@ import (
 	"pdrouter/kvplane/control"
 )
 
+// issuer is who signs the tokens of these tests.
+const issuer = "pdrouter"
+
 // controlRoutes returns an engine's control routes as pdrouter mock-engine serves them, and what mints tokens for them.
 func controlRoutes(t *testing.T, events *control.Broadcaster, cancel func(kvplane.TransferID, string), log io.Writer) (
 	http.Handler, func(auth.Grant) string,
@@ -36,8 +39,8 @@ func controlRoutes(t *testing.T, events *control.Broadcaster, cancel func(kvplan
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := engineOptions{controlKeys: []string{public}, issuer: defaultIssuer}
-	o.cfg.Name = "decode-0"
+	o := Options{ControlKeys: []string{public}, Issuer: issuer}
+	o.Engine.Name = "decode-0"
 	authorize, err := o.authorizer(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +48,7 @@ func controlRoutes(t *testing.T, events *control.Broadcaster, cancel func(kvplan
 	h := control.Handler(events, cancel, authorize, slog.New(slog.NewJSONHandler(log, nil)))
 	return h, func(g auth.Grant) string {
 		t.Helper()
-		g.Issuer = defaultIssuer
+		g.Issuer = issuer
 		if g.TTL == 0 {
 			g.TTL = time.Hour
 		}
