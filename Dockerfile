@@ -1,7 +1,7 @@
 # The gateway's image. Build it with
 #   docker build --build-arg VERSION="$(git describe --always --dirty)" -t pdrouter .
 # or make image, which does the same. VERSION is what pdrouter version prints.
-# The steps of the stages build and nixl are run by a test (cmd/pdrouter/dockerfile_test.go), which is why they name
+# The commands of the stages build and nixl are run by a test (cmd/pdrouter/image_test.go), which is why they name
 # no absolute path. The base images are named by tag and digest; make pin-images takes the digests of today.
 
 FROM golang:1.26-bookworm@sha256:a688600ca24f8a4d3ca77f95b0dd40704a9fc787c826660eb7ba0b641b8b175d AS build

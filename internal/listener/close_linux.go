@@ -14,6 +14,7 @@ const handshake = 50 * time.Millisecond
 // closeListener closes ln and returns the connections that clients had already made and nobody had accepted, which closing
 // alone would reset. From then on connections are refused. Whoever begins to connect meanwhile hears nothing, asks again
 // after a second as TCP does, and is refused. The error says why new attempts could not be ignored; the listener is closed all the same.
+// docs/decisions/listener-filter.md has what happens without the filter.
 func closeListener(ln net.Listener) ([]net.Conn, error) {
 	defer ln.Close()
 	tcp, ok := ln.(*net.TCPListener)
