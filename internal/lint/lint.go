@@ -1,5 +1,6 @@
-// Package lint holds the rules of the house that a compiler does not know, as data; its tests check them against
-// the tree.
+// Package lint holds the rules of the house that neither the compiler nor golangci-lint knows: who may import whom and what must not be
+// linked, as data that its tests check against the tree; that clients follow no redirects; that comments, docs/kvplane.md and pinned
+// versions name what is there. What depguard, forbidigo, gochecknoinits and revive can say stands in .golangci.yml.
 package lint
 
 // Package says what one package may import.
@@ -194,10 +195,4 @@ func Unlinked() map[string][]string {
 	// What gateways share, and what they serve, is not the engines' concern. The gateway draws nothing.
 	gateways := []string{"github.com/redis/go-redis", "pdrouter/metadata/redisstore", "pdrouter/metadata/cache", "pdrouter/metadata/routes"}
 	return map[string][]string{"cmd/pdrouter": {"gonum.org"}, "internal/refengine": gateways, "kvplane/embed": gateways, "kvplane/capi": gateways, "metadata": gateways}
-}
-
-// Unsafe names the packages that may use unsafe: those that speak to a C library, or are one, the one that turns addresses of memory
-// into slices, and the one that asks the kernel without a word to the runtime, for which it takes addresses.
-func Unsafe() []string {
-	return []string{"kvplane/nixl", "kvplane/memory/view", "internal/cuda", "kvplane/capi", "internal/nonblock"}
 }

@@ -60,9 +60,9 @@ func (b *fakeCache) tell(facts map[string]string) {
 }
 
 // put enters an override that nothing is wrong with, and returns it as it was entered.
-func (w *Store) put(o Override) Override {
-	_ = w.Try(o, func() error { return nil })
-	return w.All()[o.Engine]
+func (s *Store) put(o Override) Override {
+	_ = s.Try(o, func() error { return nil })
+	return s.All()[o.Engine]
 }
 
 // TestOverridesOutliveTheCache has a cache lose everything, have something older, and something that cannot be read.

@@ -69,8 +69,8 @@ func TestOverridesOfClocksThatDiffer(t *testing.T) {
 		one.put(Override{Engine: "a", Drain: DrainOn, By: "one"})
 		two.held["a"] = Override{Engine: "a", Removed: true, By: "two", At: time.Now().Add(2 * clockAhead).UnixNano()}
 		for range 10 {
-			two.Learn(b.Board.All())
-			one.Learn(b.Board.All())
+			two.Learn(b.All())
+			one.Learn(b.All())
 		}
 		if b.puts != 2 {
 			t.Errorf("%d times written; want once each", b.puts)

@@ -42,7 +42,7 @@ func New(t *testing.T, id string, tp int) *Engine {
 	f := &Engine{id: id, tp: tp, Compat: "digest"}
 	f.Listen(t, "127.0.0.1:0")
 	f.Server = httptest.NewServer(http.HandlerFunc(f.serve))
-	t.Cleanup(func() { f.Server.CloseClientConnections(); f.Server.Close(); f.stop() })
+	t.Cleanup(func() { f.CloseClientConnections(); f.Close(); f.stop() })
 	return f
 }
 
