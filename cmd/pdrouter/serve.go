@@ -6,15 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/field"
 	"pdrouter/internal/gateway"
 	"pdrouter/internal/gcpace"
 	"pdrouter/internal/inspect"
@@ -92,22 +90,21 @@ channel is, and waits for those that still start. --print-config prints the same
 
 // learned are the flags of serve that stand for a configuration file.
 type learned struct {
-	prefill, decode, engines       []string
-	model, bearerTokenFile, listen string
-	wait                           time.Duration
-	print                          bool
+	inspect.Fleet
+	listen string
+	print  bool
 }
 
 func learnFlags(c *cobra.Command) *learned {
 	l := new(learned)
 	f := c.Flags()
-	f.StringArrayVar(&l.prefill, "prefill", nil, "base `URL` of a prefill engine; may be given several times")
-	f.StringArrayVar(&l.decode, "decode", nil, "base `URL` of a decode engine; may be given several times")
-	f.StringArrayVar(&l.engines, "engine", nil, "base `URL` of an engine that serves requests alone; may be given several times")
-	f.StringVar(&l.model, "model", "", "`name` of the model; default: the first that every engine serves")
-	f.StringVar(&l.bearerTokenFile, "bearer-token-file", "", "`file` with the bearer token for the engines")
+	f.StringArrayVar(&l.Prefill, "prefill", nil, "base `URL` of a prefill engine; may be given several times")
+	f.StringArrayVar(&l.Decode, "decode", nil, "base `URL` of a decode engine; may be given several times")
+	f.StringArrayVar(&l.Engines, "engine", nil, "base `URL` of an engine that serves requests alone; may be given several times")
+	f.StringVar(&l.Name, "model", "", "`name` of the model; default: the first that every engine serves")
+	f.StringVar(&l.BearerTokenFile, "bearer-token-file", "", "`file` with the bearer token for the engines")
 	f.StringVar(&l.listen, "listen", "127.0.0.1:8080", "`address` for clients")
-	f.DurationVar(&l.wait, "wait", 10*time.Minute, "how long to wait for engines that do not answer yet")
+	f.DurationVar(&l.Wait, "wait", 10*time.Minute, "how long to wait for engines that do not answer yet")
 	f.BoolVar(&l.print, "print-config", false, "print the configuration that was learned, and serve nothing")
 	for _, name := range []string{"prefill", "decode", "engine"} {
 		c.MarkFlagsMutuallyExclusive("config", name)
@@ -118,70 +115,18 @@ func learnFlags(c *cobra.Command) *learned {
 }
 
 // on reports whether the command line names engines.
-func (l *learned) on() bool { return len(l.prefill)+len(l.engines) > 0 }
+func (l *learned) on() bool { return len(l.Prefill)+len(l.Engines) > 0 }
 
 // learn asks the engines and returns the configuration as YAML. It tells out which engine it waits for.
 func (l *learned) learn(ctx context.Context, out io.Writer) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, l.wait, fmt.Errorf("serve: not every engine has answered within %v", l.wait))
-	defer cancel()
-	var all []inspect.Engine
-	for _, list := range []struct {
-		role inspect.Role
-		name string
-		urls []string
-	}{{inspect.Prefill, "prefill", l.prefill}, {inspect.Decode, "decode", l.decode}, {inspect.Both, "engine", l.engines}} {
-		for i, url := range list.urls {
-			e := config.Engine{Name: fmt.Sprintf("%s-%d", list.name, i), URL: strings.TrimSuffix(url, "/"), BearerTokenFile: l.bearerTokenFile}
-			all = append(all, inspect.Engine{Role: list.role, Entry: e})
-		}
-	}
-	files := new(config.Secrets)
-	for i := range all {
-		if err := awaitEngine(ctx, files, &all[i], out); err != nil {
-			return nil, err
-		}
-	}
-	m, err := inspect.Learn(l.model, all)
+	m, err := l.Model(ctx, out)
 	if err != nil {
-		return nil, fmt.Errorf("serve: %w", err)
-	}
-	var mistakes []error
-	for i := range all {
-		all[i].Path = all[i].Entry.URL
-	}
-	for _, f := range inspect.Compare(m, all) {
-		if f.Warning {
-			fmt.Fprintf(out, "pdrouter: warning: %v\n", f)
-			continue
+		all := field.Split(err)
+		for i, one := range all {
+			all[i] = fmt.Errorf("serve: %w", one)
 		}
-		mistakes = append(mistakes, fmt.Errorf("serve: %v", f))
-	}
-	if len(mistakes) > 0 {
-		return nil, errors.Join(mistakes...)
+		return nil, errors.Join(all...)
 	}
 	text, err := configfile.Marshal(configfile.File{Listen: configfile.Listen{Clients: l.listen}, Config: config.Config{Models: []config.Model{m}}})
 	return append([]byte("# Learned from the engines; see configs/ and docs/configuration.md for what else can be set.\n"), text...), err
-}
-
-// awaitEngine asks an engine until it answers. One that is reached and answers with an error is not waited for, but for 503: it starts.
-func awaitEngine(ctx context.Context, files *config.Secrets, e *inspect.Engine, out io.Writer) error {
-	for told := false; ; told = true {
-		e.Facts, e.Err = inspect.AskEngine(ctx, files, e.Entry)
-		var status *inspect.StatusError
-		starts := errors.Is(e.Err, syscall.ECONNREFUSED) || errors.Is(e.Err, context.DeadlineExceeded) || errors.As(e.Err, &status) && status.Status == http.StatusServiceUnavailable
-		switch {
-		case e.Err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return fmt.Errorf("%w; %s: %w", context.Cause(ctx), e.Entry.URL, e.Err)
-		case !starts:
-			return fmt.Errorf("serve: %s: %w", e.Entry.URL, e.Err)
-		case !told:
-			fmt.Fprintf(out, "pdrouter: waiting for %s: %v\n", e.Entry.URL, e.Err)
-		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
-	}
 }

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -63,57 +61,6 @@ func TestServeWithoutAFile(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
-	}
-}
-
-// TestServeWaitsForEngines: an engine that is still starting is waited for, and named.
-func TestServeWaitsForEngines(t *testing.T) {
-	asked := 0
-	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if asked++; asked == 1 {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = w.Write([]byte(`{"data":[{"id":"tiny"}]}`))
-	}))
-	defer engine.Close()
-	learned := &learned{engines: []string{engine.URL}, wait: time.Minute}
-	var out strings.Builder
-	text, err := learned.learn(t.Context(), &out)
-	if err != nil || !strings.Contains(string(text), engine.URL) || strings.Count(out.String(), "waiting for "+engine.URL) != 1 {
-		t.Errorf("got %s, %v; said %q", text, err, out.String())
-	}
-}
-
-func TestServeGivesUpOnEngines(t *testing.T) {
-	for name, c := range map[string]struct {
-		answer http.HandlerFunc // nil: nothing listens
-		want   string
-	}{
-		"nothing there": {nil, "not every engine has answered within"},
-		"starting":      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "not every engine has answered within"},
-		"another thing": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) }, "answered 404"},
-	} {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if c.answer == nil {
-			listener.Close()
-		} else {
-			server := &http.Server{Handler: c.answer}
-			go func() { _ = server.Serve(listener) }()
-			t.Cleanup(func() { server.Close() })
-		}
-		learned := &learned{engines: []string{"http://" + listener.Addr().String()}, wait: 300 * time.Millisecond}
-		var out strings.Builder
-		_, err = learned.learn(t.Context(), &out)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v; want %q", name, err, c.want)
-		}
-		if c.want == "answered 404" == strings.Contains(out.String(), "waiting for http://") {
-			t.Errorf("%s: said %q", name, out.String())
-		}
 	}
 }
 

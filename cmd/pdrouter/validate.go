@@ -12,7 +12,6 @@ import (
 	"pdrouter/internal/field"
 	"pdrouter/internal/inspect"
 	"pdrouter/internal/yamlfile"
-	"pdrouter/router/config"
 )
 
 func validateCommand() *cobra.Command {
@@ -97,7 +96,7 @@ func printValidation(out io.Writer, l *configfile.Loaded, files, probed bool, wa
 // askEngines compares the configuration with what the engines say. It returns what does not fit as an error, each with file and line.
 func askEngines(ctx context.Context, l *configfile.Loaded) (warnings []string, err error) {
 	var wrong []error
-	for _, f := range probe(ctx, l) {
+	for _, f := range inspect.Probe(ctx, l.Models) {
 		if f.Warning {
 			warnings = append(warnings, f.String())
 		} else {
@@ -105,22 +104,4 @@ func askEngines(ctx context.Context, l *configfile.Loaded) (warnings []string, e
 		}
 	}
 	return warnings, l.At(errors.Join(wrong...))
-}
-
-// probe asks every engine of the configuration, and returns what does not fit.
-func probe(ctx context.Context, l *configfile.Loaded) []inspect.Finding {
-	var all []inspect.Finding
-	files := new(config.Secrets)
-	for i, m := range l.Models {
-		var engines []inspect.Engine
-		for _, list := range configfile.EngineLists(&m) {
-			for j, entry := range *list.Engines {
-				e := inspect.Engine{Path: configfile.Element(configfile.Element("models", i)+"."+list.Key, j), Role: inspect.Role(list.Key), Entry: entry}
-				e.Facts, e.Err = inspect.AskEngine(ctx, files, entry)
-				engines = append(engines, e)
-			}
-		}
-		all = append(all, inspect.Compare(m, engines)...)
-	}
-	return all
 }

@@ -1,8 +1,8 @@
 // Package inspect asks engines what they are, and compares that with what a configuration says of them.
 //
-// Ask learns one engine's facts over HTTP: what it serves, which KV connector it runs, where its side channel is. Compare is pure: it
-// names what does not fit. cmd/pdrouter calls both, before there is traffic: pdrouter serve --prefill URL --decode URL learns its
-// configuration from the facts, pdrouter validate --probe compares them. Nothing here runs while requests are served.
+// Asker.Ask learns one engine's facts over HTTP: what it serves, which KV connector it runs, where its side channel is. Compare is pure: it
+// names what does not fit. Both are called before there is traffic, and nothing here runs while requests are served: Fleet.Model makes the
+// configuration of pdrouter serve --prefill URL --decode URL, and Probe is what pdrouter validate --probe reports.
 package inspect
 
 import (

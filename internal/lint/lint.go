@@ -123,7 +123,7 @@ func Packages() map[string]Package {
 		"internal/reload":    {Ours: []string{"auth/keys"}}, // credentials that are read again
 		"internal/gcpace":    {},                            // a leaf: how often garbage is collected
 		"internal/proc":      {},                            // a leaf: processes of this binary
-		"internal/inspect":   {Ours: []string{"metadata", "metadata/vllm", "router/config", "router/connector"}},
+		"internal/inspect":   {Ours: []string{"internal/configfile", "metadata", "metadata/vllm", "router/config", "router/connector"}},
 		"internal/discovery": {Ours: []string{"internal/yamlfile"}},
 		"kvplane/reclaim":    {Ours: []string{"kvplane/nixl", "metadata"}}, // an agent of the gateway's own
 		// A leaf: what a record is, what a store is, which engines fit.
