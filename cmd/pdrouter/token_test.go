@@ -187,3 +187,24 @@ func TestAgentsAuthorizerOverTheRoutes(t *testing.T) {
 		t.Errorf("decode-0 wrote prefill-0: got %v; want 403", err)
 	}
 }
+
+// A list that a script left empty must not stand for everything.
+func TestEmptyListsAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	private, _ := makeKey(t, filepath.Join(dir, "k"))
+	for name, run := range map[string]func() error{
+		"models of a key": func() error {
+			return run(t.Context(), []string{"keys", "api", "--file", filepath.Join(dir, "keys"), "--name", "a", "--models", ""}, io.Discard)
+		},
+		"models of a token": func() error {
+			return run(t.Context(), []string{"token", "mint", "--key", private, "--audience", "pdrouter", "--subject", "a", "--models="}, io.Discard)
+		},
+		"ranks of a token": func() error {
+			return run(t.Context(), []string{"token", "mint", "--key", private, "--audience", "pdrouter-metadata", "--subject", "a", "--ranks", ""}, io.Discard)
+		},
+	} {
+		if err := run(); err == nil || !strings.Contains(err.Error(), "is empty; leave it out for all") {
+			t.Errorf("%s: got %v; want to be told that it is empty", name, err)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -62,6 +63,21 @@ policy: {file: policy.yaml}
 		}
 		if (len(got.Warnings) > 0) != (err == nil) { // sound.yaml has an open listener without keys
 			t.Errorf("%s: warnings %q", row.file, got.Warnings)
+		}
+	}
+}
+
+func TestValidateArguments(t *testing.T) {
+	for _, args := range [][]string{nil, {"-c", "none.yaml"}, {"-c", "none.yaml", "more"}, {"one.yaml", "more"}, {"-x"}} {
+		var out strings.Builder
+		if err := run(context.Background(), append([]string{"validate"}, args...), &out); err == nil {
+			t.Errorf("%q were taken", args)
+		}
+	}
+	for _, args := range [][]string{{"--skip-files", "../../configs/production.yaml"}, {"--skip-files", "-c", "../../configs/production.yaml"}} {
+		var out strings.Builder
+		if err := run(context.Background(), append([]string{"validate"}, args...), &out); err != nil || !strings.Contains(out.String(), "production.yaml is sound") {
+			t.Errorf("%q: %v\n%s", args, err, out.String())
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package configfile_test
 
 import (
 	"os"
@@ -10,7 +10,7 @@ import (
 // TestCheckMeant: what is allowed and seldom meant is told, and nothing is told of what is meant.
 func TestCheckMeant(t *testing.T) {
 	dir := t.TempDir()
-	private, public := makeKey(t, filepath.Join(dir, "keys"))
+	_, private, public := makeKey(t, filepath.Join(dir, "keys"))
 	text := func(decode, trusted, token string) string {
 		return `models:
   - name: m

@@ -1,7 +1,6 @@
-package main
+package configfile_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,18 +11,44 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/internal/configfile"
 )
 
-// checkText runs pdrouter validate over a configuration in dir.
+// checkText checks a configuration in dir as pdrouter validate does, and returns what it prints of a sound one.
 func checkText(t *testing.T, dir, text string) (string, error) {
 	t.Helper()
 	path := filepath.Join(dir, "config.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return check(t, path, false)
+}
+
+// check is checkText for a file.
+func check(t *testing.T, path string, skipFiles bool) (string, error) {
+	t.Helper()
+	l, err := configfile.Validate(path, skipFiles)
+	if err != nil {
+		return "", err
+	}
 	var out strings.Builder
-	err := run(context.Background(), []string{"validate", "-c", path}, &out)
-	return strings.ReplaceAll(out.String(), dir+"/", ""), err
+	if err := l.Summarize(&out, !skipFiles); err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(out.String(), filepath.Dir(path)+"/", ""), nil
+}
+
+// makeKey makes a key pair, and returns its files.
+func makeKey(t *testing.T, dir string) (key *keys.Key, private, public string) {
+	t.Helper()
+	key, err := keys.Generate(keys.EdDSA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if private, public, err = keys.Write(dir, key); err != nil {
+		t.Fatal(err)
+	}
+	return key, private, public
 }
 
 func TestCheckSummary(t *testing.T) {
@@ -57,9 +82,7 @@ auth:
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `config.yaml is sound
-
-listener    address         who may call
+	want := `listener    address         who may call
 clients     0.0.0.0:8080    API keys
 agents      127.0.0.1:8081  tokens of me
 operations  127.0.0.1:9090  everybody who reaches it
@@ -149,20 +172,5 @@ auth:
 	}
 	if strings.Contains(err.Error(), "alice:secret") {
 		t.Errorf("the message quotes a file of secrets: %v", err)
-	}
-}
-
-func TestCheckArguments(t *testing.T) {
-	for _, args := range [][]string{nil, {"-c", "none.yaml"}, {"-c", "none.yaml", "more"}, {"one.yaml", "more"}, {"-x"}} {
-		var out strings.Builder
-		if err := run(context.Background(), append([]string{"validate"}, args...), &out); err == nil {
-			t.Errorf("%q were taken", args)
-		}
-	}
-	for _, args := range [][]string{{"--skip-files", "../../configs/production.yaml"}, {"--skip-files", "-c", "../../configs/production.yaml"}} {
-		var out strings.Builder
-		if err := run(context.Background(), append([]string{"validate"}, args...), &out); err != nil || !strings.Contains(out.String(), "production.yaml is sound") {
-			t.Errorf("%q: %v\n%s", args, err, out.String())
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package configfile_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"pdrouter/auth"
 	"pdrouter/internal/configfile"
 	"pdrouter/internal/reload"
 )
@@ -19,7 +20,10 @@ import (
 func TestReloadsAreCounted(t *testing.T) {
 	dir := t.TempDir()
 	keys := filepath.Join(dir, "keys")
-	leaked := strings.TrimSpace(call(t, "keys", "api", "--file", keys, "--name", "leaked"))
+	leaked, err := auth.AppendAPIKey(keys, "leaked", nil, auth.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	l, err := configfile.Load(writeConfig(t, dir, "  clients: {api_keys_file: keys}\n"))
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
-package main
+package configfile_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,8 +22,8 @@ func TestExampleConfigs(t *testing.T) {
 			continue // loaded by package policies, and here through vllm-pull.yaml
 		}
 		t.Run(filepath.Base(path), func(t *testing.T) {
-			var out strings.Builder
-			if err := run(context.Background(), []string{"validate", "-c", path, "--skip-files"}, &out); err != nil {
+			out, err := check(t, path, true)
+			if err != nil {
 				t.Fatal(err)
 			}
 			l, err := configfile.Load(path)
@@ -33,8 +32,8 @@ func TestExampleConfigs(t *testing.T) {
 			}
 			for _, m := range l.Models {
 				for _, e := range append(append(m.Prefill, m.Decode...), m.Engines...) {
-					if !strings.Contains(out.String(), e.Name) {
-						t.Errorf("engine %s is not in the summary:\n%s", e.Name, out.String())
+					if !strings.Contains(out, e.Name) {
+						t.Errorf("engine %s is not in the summary:\n%s", e.Name, out)
 					}
 				}
 			}
@@ -51,10 +50,9 @@ func TestBadConfigs(t *testing.T) {
 	for _, path := range files {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			wantPath := strings.TrimSuffix(path, ".yml") + ".want"
-			var out strings.Builder
-			err := run(context.Background(), []string{"validate", "-c", path}, &out)
-			if err == nil || out.Len() > 0 {
-				t.Fatalf("%s was taken: %s", path, out.String())
+			_, err := configfile.Validate(path, false)
+			if err == nil {
+				t.Fatalf("%s was taken", path)
 			}
 			want, readErr := os.ReadFile(wantPath)
 			if readErr != nil {

@@ -1,4 +1,4 @@
-package main
+package configfile_test
 
 import (
 	"context"
@@ -10,14 +10,20 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"pdrouter/auth"
+	"pdrouter/auth/keys"
 	"pdrouter/internal/configfile"
 	"pdrouter/internal/reload"
 )
 
 // TestIdentitiesOfPlatforms: the configuration that the documentation shows can be used.
 func TestIdentitiesOfPlatforms(t *testing.T) {
-	out := call(t, "validate", "-c", "../../configs/identities.yaml", "--skip-files")
+	out, err := check(t, "../../configs/identities.yaml", true)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, want := range []string{
 		"tokens of https://kubernetes.default.svc.cluster.local, https://spire.example.org",
 		"probes: everybody who reaches it; the rest: tokens of https://kubernetes.default.svc.cluster.local",
@@ -45,7 +51,7 @@ func TestDevelopmentSecretIsSaidLoudly(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := writeConfig(t, dir, "  clients: {issuers: [{issuer: dev, development_secret_file: secret}]}\n")
-	if out := call(t, "validate", "-c", path); !strings.Contains(out, "WARNING: DEVELOPMENT ONLY: auth.clients") {
+	if out, err := check(t, path, false); err != nil || !strings.Contains(out, "WARNING: DEVELOPMENT ONLY: auth.clients") {
 		t.Errorf("check says nothing of it:\n%s", out)
 	}
 	l, err := configfile.Load(path)
@@ -56,7 +62,14 @@ func TestDevelopmentSecretIsSaidLoudly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := strings.TrimSpace(call(t, "token", "mint", "--development-secret", filepath.Join(dir, "secret"), "--issuer", "dev", "--audience", "pdrouter", "--subject", "me"))
+	secret, err := keys.DevelopmentSecret(filepath.Join(dir, "secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := auth.Mint(secret, auth.Grant{Issuer: "dev", Audience: auth.ClientAudience, Subject: "me", TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if p, err := clients.Authenticate("Bearer " + token); err != nil || p.Subject != "me" {
 		t.Errorf("got %+v, %v; want me", p, err)
 	}
@@ -75,7 +88,7 @@ func TestDevelopmentSecretIsSaidLoudly(t *testing.T) {
 // An issuer whose keys are published is asked for them before the first caller could be refused.
 func TestServeAsksIssuersForTheirKeys(t *testing.T) {
 	dir := t.TempDir()
-	private, public := makeKey(t, filepath.Join(dir, "keys"))
+	key, _, public := makeKey(t, filepath.Join(dir, "keys"))
 	b, err := os.ReadFile(public)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +111,10 @@ func TestServeAsksIssuersForTheirKeys(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- files.Run()(ctx) }()
 	files.Asked(ctx)
-	token := strings.TrimSpace(call(t, "token", "mint", "--key", private, "--issuer", "idp", "--audience", "pdrouter", "--subject", "alice"))
+	token, err := auth.Mint(key, auth.Grant{Issuer: "idp", Audience: auth.ClientAudience, Subject: "alice", TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if p, err := clients.Authenticate("Bearer " + token); err != nil || p.Subject != "alice" {
 		t.Errorf("got %+v, %v; want alice", p, err)
 	}

@@ -1,4 +1,4 @@
-package main
+package configfile_test
 
 import (
 	"fmt"
