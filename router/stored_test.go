@@ -71,7 +71,7 @@ func (byName) Authenticate(authorization string) (auth.Principal, error) {
 }
 
 // remembers returns what two gateways with one Redis remember.
-func remembers(t *testing.T) (server *redistest.Server, facts [2]*shared.Facts) {
+func remembers(t *testing.T) (server *redistest.Server, facts [2]*shared.Cache) {
 	t.Helper()
 	server = redistest.Start(t)
 	for i := range facts {
@@ -79,7 +79,7 @@ func remembers(t *testing.T) (server *redistest.Server, facts [2]*shared.Facts) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		facts[i] = shared.NewFacts(db, "p", "responses", nil, slog.New(slog.DiscardHandler))
+		facts[i] = shared.NewCache(db, "p", "responses", nil, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = facts[i].Run(ctx) })
@@ -180,7 +180,7 @@ func TestStoredResponses(t *testing.T) {
 
 // TestStoredResponseOfALostEngine asks for one whose engine is down, and then not of the configuration any more.
 func TestStoredResponseOfALostEngine(t *testing.T) {
-	facts := shared.NewFacts(nil, "p", "responses", nil, slog.New(slog.DiscardHandler))
+	facts := shared.NewCache(nil, "p", "responses", nil, slog.New(slog.DiscardHandler))
 	keeper, other := newFakeKeeper(t, "decode-0"), newFakeKeeper(t, "decode-1")
 	cfg := routertest.AnyFleet(keeper.AnyEngine, other.AnyEngine)
 	parts := router.Parts{Planner: routertest.FirstUsable{}, Responses: facts}

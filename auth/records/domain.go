@@ -5,7 +5,7 @@ import "errors"
 // What is put before a payload that is signed. No context is the begin of another one, so that a signature of one domain never
 // verifies in another.
 const (
-	factContext   = "pdrouter shared fact v1\x00"
+	sharedContext = "pdrouter shared fact v1\x00"
 	ticketContext = "pdrouter kvplane ticket v2\x00"
 )
 
@@ -15,8 +15,8 @@ type Domain struct {
 	context string
 }
 
-// Facts returns the domain of what gateways tell each other. It implements shared.Signer.
-func (r *Records) Facts() *Domain { return &Domain{r, factContext} }
+// Shared returns the domain of what gateways tell each other. It implements shared.Signer.
+func (r *Records) Shared() *Domain { return &Domain{r, sharedContext} }
 
 // Tickets returns the domain of what gateways tell engines of connector kvplane of single transfers. It implements ticket.Signer
 // and ticket.Verifier.

@@ -26,7 +26,7 @@ func TestDomainsAreSeparate(t *testing.T) {
 		Sign(payload []byte) (keyID string, signature []byte, err error)
 		Verify(keyID string, payload, signature []byte) error
 	}
-	domains := map[string]domain{"record": records, "fact": records.Facts(), "ticket": records.Tickets()}
+	domains := map[string]domain{"record": records, "fact": records.Shared(), "ticket": records.Tickets()}
 	payload := []byte("x")
 	for of, d := range domains {
 		id, signature, err := d.Sign(payload)

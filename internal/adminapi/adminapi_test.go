@@ -42,7 +42,7 @@ func serve(base config.Config, store *overrides.Store, apply func(context.Contex
 func TestRefusedChangeLeavesNothing(t *testing.T) {
 	base := config.Config{Models: []config.Model{{Name: "m", Engines: []config.Engine{{Name: "e0", URL: "http://e0:8000"}}}}}
 	log := slog.New(slog.DiscardHandler)
-	cache := shared.NewBoard(nil, "p", "engines", nil, log)
+	cache := shared.NewMap(nil, "p", "engines", nil, log)
 	store := overrides.NewStore(cache, true, log)
 	var fails int
 	var leave context.CancelFunc
@@ -94,7 +94,7 @@ func TestAddedEngineNeedsItsKey(t *testing.T) {
 	folder := t.TempDir()
 	base := config.Config{Models: []config.Model{{Name: "m", EnginesFrom: config.Source{File: "/engines.yaml", KeyDir: folder}}}}
 	log := slog.New(slog.DiscardHandler)
-	store := overrides.NewStore(shared.NewBoard(nil, "p", "engines", nil, log), true, log)
+	store := overrides.NewStore(shared.NewMap(nil, "p", "engines", nil, log), true, log)
 	routes := serve(base, store, func(context.Context, *fleetview.View) error { return nil })
 	w := httptest.NewRecorder()
 	routes.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/admin/v1/models/m/engines",

@@ -14,8 +14,8 @@ import (
 	"pdrouter/router/config"
 )
 
-// signedFacts is a section records with a key.
-func signedFacts(t *testing.T) string {
+// recordsKey is a section records with a key.
+func recordsKey(t *testing.T) string {
 	t.Helper()
 	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
@@ -54,7 +54,7 @@ func TestAdminIsSigned(t *testing.T) {
 		}
 	}
 	for _, g := range []*administration{a, b} {
-		g.until("both are seen", func() bool { return g.g.board.Refused() >= 2 })
+		g.until("both are seen", func() bool { return g.g.overrides.Refused() >= 2 })
 		if g.lists("evil")() || !g.lists("one", "up")() || !g.lists("two", "up")() {
 			out, _ := g.engines(auth.ReadScope, "list")
 			t.Errorf("somebody else's wish is done:\n%s", out)

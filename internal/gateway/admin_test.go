@@ -304,7 +304,7 @@ func sharing(t *testing.T) (redis *redistest.Server, two *fakeServing, another f
 	one, two := newFakeServing(t, "one", "127.0.0.1:0"), newFakeServing(t, "two", "127.0.0.1:0")
 	model := fmt.Sprintf("{name: m, engines: [{name: one, url: %q}]}", one.URL)
 	more := fmt.Sprintf("metadata: {store: redis, redis: {address: %q}}\n", redis.Address())
-	signed := signedFacts(t)
+	signed := recordsKey(t)
 	return redis, two, func() *administration { return administerAuth(t, model, more, signed) }
 }
 

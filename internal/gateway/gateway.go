@@ -61,8 +61,8 @@ type Gateway struct {
 	reclaims *reclaims // the agent among stock engines
 
 	signer    shared.Signer // of what gateways tell each other; nil: it is not signed
-	responses *shared.Facts // which engine holds which stored response
-	board     *shared.Board // what administrators want of engines
+	responses *shared.Cache // which engine holds which stored response
+	overrides *shared.Map   // what administrators want of engines
 	records   *credentials  // the keys that check records
 
 	current      atomic.Pointer[snapshot]
@@ -118,9 +118,9 @@ func New(l *configfile.Loaded, log *slog.Logger, o Options) (_ *Gateway, err err
 		return nil, err
 	}
 	if records != nil {
-		g.signer = records.Facts()
+		g.signer = records.Shared()
 	}
-	g.responses = shared.NewFacts(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "responses", g.signer, log)
+	g.responses = shared.NewCache(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "responses", g.signer, log)
 	g.meters = newMetrics(o.Version, o.Commit)
 	g.meters.knows = func(engine string) bool { return g.router.Knows(engine) }
 	g.limiter = limits.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, log)

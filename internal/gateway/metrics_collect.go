@@ -22,7 +22,7 @@ func (g *Gateway) collect(out *telemetry.Scrape) {
 	if inRedis, ok := g.store.(*redisstore.Store); ok {
 		out.Set("pdrouter_metadata_quarantined_total", float64(inRedis.Quarantined()))
 	}
-	collectShared(out, g.responses.Stats(), g.board.Refused())
+	collectShared(out, g.responses.Stats(), g.overrides.Refused())
 	collectKeySets(out, g.keySets())
 	collectCredentials(out, g.credentialStats())
 	collectConfig(out, g.reloads.stats(), g.current.Load().l.Digest)
@@ -83,7 +83,7 @@ func collectMetadata(out *telemetry.Scrape, s cache.Stats, w routes.WatchStats) 
 	out.Set("pdrouter_metadata_watch_syncs_total", float64(w.Slow), "slow_reader")
 }
 
-func collectShared(out *telemetry.Scrape, responses shared.FactsStats, refusedEngines uint64) {
+func collectShared(out *telemetry.Scrape, responses shared.CacheStats, refusedEngines uint64) {
 	out.Set("pdrouter_shared_responses", float64(responses.Known))
 	out.Set("pdrouter_shared_waiting", float64(responses.Waiting))
 	out.Set("pdrouter_shared_failures_total", float64(responses.Failures))

@@ -126,7 +126,7 @@ func allMetrics(t *testing.T) *metrics {
 		})
 		collectMetadata(out, cache.Stats{Age: 1}, routes.WatchStats{})
 		out.Set("pdrouter_metadata_quarantined_total", 1)
-		collectShared(out, shared.FactsStats{}, 1)
+		collectShared(out, shared.CacheStats{}, 1)
 		collectKeySets(out, []reload.IssuerSet{{JWKS: set, Audience: "pdrouter", Issuer: "https://issuer.example"}})
 		collectCredentials(out, reload.Stats{})
 		collectConfig(out, reloadCount{}, "digest")

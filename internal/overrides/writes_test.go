@@ -13,7 +13,7 @@ import (
 
 // countedCache counts what is put into a cache, and gives up looking after too many.
 type countedCache struct {
-	*shared.Board
+	*shared.Map
 	puts int
 	stop context.CancelFunc
 }
@@ -23,7 +23,7 @@ func (b *countedCache) Put(key, value string, lease time.Duration) {
 		b.stop()
 	}
 	time.Sleep(time.Millisecond) // of a bubble: so that no two are refreshed at one moment
-	b.Board.Put(key, value, lease)
+	b.Map.Put(key, value, lease)
 }
 
 // TestOverridesAreWrittenOnce has gateways hold what they would not trust from another one: it is written no more often for that.
@@ -43,7 +43,7 @@ func TestOverridesAreWrittenOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				log := slog.New(slog.DiscardHandler)
 				ctx, stop := context.WithCancel(t.Context())
-				b := &countedCache{Board: shared.NewBoard(nil, "p", "engines", nil, log), stop: stop}
+				b := &countedCache{Map: shared.NewMap(nil, "p", "engines", nil, log), stop: stop}
 				w, ended := NewStore(b, row.signed, log), make(chan error)
 				row.held.At = time.Now().Add(row.ahead).UnixNano()
 				w.held["d-7"] = row.held
@@ -64,7 +64,7 @@ func TestOverridesAreWrittenOnce(t *testing.T) {
 func TestOverridesOfClocksThatDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
-		b := &countedCache{Board: shared.NewBoard(nil, "p", "engines", nil, log), stop: func() {}}
+		b := &countedCache{Map: shared.NewMap(nil, "p", "engines", nil, log), stop: func() {}}
 		one, two := NewStore(b, true, log), NewStore(b, true, log)
 		one.put(Override{Engine: "a", Drain: DrainOn, By: "one"})
 		two.held["a"] = Override{Engine: "a", Removed: true, By: "two", At: time.Now().Add(2 * clockAhead).UnixNano()}

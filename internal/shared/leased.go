@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// fact is a value until its lease ends.
-type fact struct {
+// entry is a value until its lease ends.
+type entry struct {
 	value []byte
 	until time.Time
 	at    int64 // nanoseconds since 1970: when it was entered; 0 where nothing says so
 }
 
-// leased are facts by key, at most so many: the ones that nobody has asked for longest make room. It does no I/O and is not
+// leased are entries by key, at most so many: the ones that nobody has asked for longest make room. It does no I/O and is not
 // safe for concurrent use.
 type leased struct {
 	most  int
@@ -22,16 +22,16 @@ type leased struct {
 
 type held struct {
 	key string
-	fact
+	entry
 }
 
 func newLeased(most int) leased {
 	return leased{most: most, byKey: map[string]*list.Element{}, used: list.New()}
 }
 
-func (l *leased) put(key string, it fact) {
+func (l *leased) put(key string, it entry) {
 	if e := l.byKey[key]; e != nil {
-		e.Value.(*held).fact = it
+		e.Value.(*held).entry = it
 		l.used.MoveToFront(e)
 		return
 	}
@@ -41,18 +41,18 @@ func (l *leased) put(key string, it fact) {
 	}
 }
 
-func (l *leased) get(key string, now time.Time) (fact, bool) {
+func (l *leased) get(key string, now time.Time) (entry, bool) {
 	e := l.byKey[key]
 	if e == nil {
-		return fact{}, false
+		return entry{}, false
 	}
 	h := e.Value.(*held)
 	if !now.Before(h.until) {
 		l.drop(e)
-		return fact{}, false
+		return entry{}, false
 	}
 	l.used.MoveToFront(e)
-	return h.fact, true
+	return h.entry, true
 }
 
 func (l *leased) drop(e *list.Element) {

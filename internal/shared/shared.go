@@ -1,8 +1,8 @@
-// Package shared is what gateways tell each other through Redis: small facts that each has a lease, such as which engine
-// holds a response. Facts are for many keys that few ask for, a Board is for few that everybody knows. Neither is a lock or
-// a record of truth: a fact may be lost with the Redis that had it, and known a moment later elsewhere than here. Package
-// main gives them to the parts that declare what they need. Nothing here waits for Redis but Facts.Get and Facts.Await, for a
-// bounded time. Whoever can write to Redis can have facts be lost; where there is a Signer, he cannot make any.
+// Package shared is what gateways tell each other through Redis: small entries that each have a lease, such as which engine
+// holds a response. A Cache is for many keys that few ask for, a Map for few that everybody knows. Neither is a lock or
+// a record of truth: an entry may be lost with the Redis that had it, and known a moment later elsewhere than here. internal/gateway
+// gives them to the parts that declare what they need. Nothing here waits for Redis but Cache.Get and Cache.Await, for a
+// bounded time. Whoever can write to Redis can have entries be lost; where there is a Signer, he cannot make any.
 package shared
 
 import (
@@ -20,83 +20,83 @@ import (
 )
 
 const (
-	// mostFacts bounds the local copy, and mostWaiting what is to be written.
-	mostFacts   = 1 << 16
-	mostWaiting = 1 << 14
-	// mostReads is how many reads may be out at once: whoever asks for keys that are not there must not fill the pool.
-	mostReads = 64
+	// maxEntries bounds the local copy, and maxWaiting what is to be written.
+	maxEntries = 1 << 16
+	maxWaiting = 1 << 14
+	// maxReads is how many reads may be out at once: whoever asks for keys that are not there must not fill the pool.
+	maxReads = 64
 	// readWithin bounds the wait for a key that is not known here.
 	readWithin = 250 * time.Millisecond
-	// awaitWithin bounds the wait of an answer for its fact to be written.
+	// awaitWithin bounds the wait of an answer for its entry to be written.
 	awaitWithin = 250 * time.Millisecond
 	// writeWithin bounds one round of writes, and batch is how many are in one.
 	writeWithin = 2 * time.Second
 	batch       = 256
-	// longestWait is between two tries of a write that fails.
-	longestWait = 5 * time.Second
+	// maxRetryWait is between two tries of a write that fails.
+	maxRetryWait = 5 * time.Second
 )
 
-// ErrUnknown is the error of a Get that could not ask the other gateways' facts.
-var ErrUnknown = errors.New("shared: whether there is such a fact is not known")
+// ErrUnknown is the error of a Get that could not ask the other gateways' entries.
+var ErrUnknown = errors.New("shared: whether there is such an entry is not known")
 
-// Facts are values under keys. They are safe for concurrent use.
-type Facts struct {
-	db     redisdb.Client // nil: facts are this process's own
-	prefix string
-	log    *slog.Logger
-	seals  seals
-	reads  chan struct{}
-	wake   chan struct{} // has room for one: there is something to write
+// Cache has values under keys. It is safe for concurrent use.
+type Cache struct {
+	db      redisdb.Client // nil: entries are this process's own
+	prefix  string
+	log     *slog.Logger
+	signing signing
+	reads   chan struct{}
+	wake    chan struct{} // has room for one: there is something to write
 
 	mu      sync.Mutex
 	copy    leased
-	waiting map[string]fact          // to be written, the latest of each key
+	waiting map[string]entry         // to be written, the latest of each key
 	awaited map[string]chan struct{} // of those: closed once it is written
 
 	failures, dropped, late atomic.Uint64
 	behind                  atomic.Bool
 }
 
-// FactsStats is what Facts have counted.
-type FactsStats struct {
+// CacheStats is what a Cache has counted.
+type CacheStats struct {
 	Known    int    // in the local copy
 	Waiting  int    // to be written
 	Failures uint64 // reads and rounds of writes that failed
-	Dropped  uint64 // facts that other gateways will not know: too many were waiting, or there is no key to sign them with
-	Late     uint64 // answers that did not wait any longer for their fact to be written
-	Refused  uint64 // facts that were ignored because no gateway had signed them so
+	Dropped  uint64 // entries that other gateways will not know: too many were waiting, or there is no key to sign them with
+	Late     uint64 // answers that did not wait any longer for their entry to be written
+	Refused  uint64 // entries that were ignored because no gateway had signed them so
 	Behind   bool   // the last write failed
 }
 
-// NewFacts returns facts that are shared under keys that begin with prefix and name, while Run runs. With db nil they are
+// NewCache returns a cache that is shared under keys that begin with prefix and name, while Run runs. With db nil it is
 // this process's own, and Run does nothing. With a signer, which may be nil, what no gateway has signed is ignored.
-func NewFacts(db redisdb.Client, prefix, name string, signer Signer, log *slog.Logger) *Facts {
-	return newFacts(db, prefix+":"+name+":", signer, log, mostFacts)
+func NewCache(db redisdb.Client, prefix, name string, signer Signer, log *slog.Logger) *Cache {
+	return newCache(db, prefix+":"+name+":", signer, log, maxEntries)
 }
 
-func newFacts(db redisdb.Client, prefix string, signer Signer, log *slog.Logger, most int) *Facts {
-	return &Facts{db: db, prefix: prefix, log: log, seals: seals{signer: signer, log: log}, reads: make(chan struct{}, mostReads),
-		wake: make(chan struct{}, 1), copy: newLeased(most), waiting: map[string]fact{}, awaited: map[string]chan struct{}{}}
+func newCache(db redisdb.Client, prefix string, signer Signer, log *slog.Logger, most int) *Cache {
+	return &Cache{db: db, prefix: prefix, log: log, signing: signing{signer: signer, log: log}, reads: make(chan struct{}, maxReads),
+		wake: make(chan struct{}, 1), copy: newLeased(most), waiting: map[string]entry{}, awaited: map[string]chan struct{}{}}
 }
 
-// Put enters a fact for as long as the lease. It is known here at once, and elsewhere a moment later. value is not copied.
-func (f *Facts) Put(key string, value []byte, lease time.Duration) {
+// Put enters an entry for as long as the lease. It is known here at once, and elsewhere a moment later. value is not copied.
+func (c *Cache) Put(key string, value []byte, lease time.Duration) {
 	now := time.Now()
-	it := fact{value: value, until: now.Add(lease), at: now.UnixNano()}
-	f.mu.Lock()
-	f.copy.put(key, it)
-	_, again := f.waiting[key]
-	full := f.db != nil && !again && len(f.waiting) >= mostWaiting
-	if f.db != nil && !full {
-		f.waiting[key] = it
+	it := entry{value: value, until: now.Add(lease), at: now.UnixNano()}
+	c.mu.Lock()
+	c.copy.put(key, it)
+	_, again := c.waiting[key]
+	full := c.db != nil && !again && len(c.waiting) >= maxWaiting
+	if c.db != nil && !full {
+		c.waiting[key] = it
 	}
-	f.mu.Unlock()
+	c.mu.Unlock()
 	switch {
 	case full:
-		f.dropped.Add(1)
-	case f.db != nil:
+		c.dropped.Add(1)
+	case c.db != nil:
 		select {
-		case f.wake <- struct{}{}:
+		case c.wake <- struct{}{}:
 		default:
 		}
 	}
@@ -104,20 +104,20 @@ func (f *Facts) Put(key string, value []byte, lease time.Duration) {
 
 // Await waits until what was last put under the key is with the other gateways, for no longer than a quarter of a second, and
 // not at all while Redis takes nothing: then it is written later.
-func (f *Facts) Await(key string) {
-	f.mu.Lock()
-	if _, ok := f.waiting[key]; !ok {
-		f.mu.Unlock()
+func (c *Cache) Await(key string) {
+	c.mu.Lock()
+	if _, ok := c.waiting[key]; !ok {
+		c.mu.Unlock()
 		return
 	}
-	written := f.awaited[key]
+	written := c.awaited[key]
 	if written == nil {
 		written = make(chan struct{})
-		f.awaited[key] = written
+		c.awaited[key] = written
 	}
-	f.mu.Unlock()
-	if f.behind.Load() {
-		f.late.Add(1)
+	c.mu.Unlock()
+	if c.behind.Load() {
+		c.late.Add(1)
 		return
 	}
 	late := time.NewTimer(awaitWithin)
@@ -125,54 +125,54 @@ func (f *Facts) Await(key string) {
 	select {
 	case <-written:
 	case <-late.C:
-		f.late.Add(1)
+		c.late.Add(1)
 	}
 }
 
-// Get returns a fact: from the local copy, or, if it is not there, as the other gateways have it, for which it waits no
+// Get returns an entry: from the local copy, or, if it is not there, as the other gateways have it, for which it waits no
 // longer than a quarter of a second. The value must not be changed. ErrUnknown is wrapped where nobody could be asked.
-func (f *Facts) Get(ctx context.Context, key string) (value []byte, ok bool, err error) {
+func (c *Cache) Get(ctx context.Context, key string) (value []byte, ok bool, err error) {
 	now := time.Now()
-	f.mu.Lock()
-	it, ok := f.copy.get(key, now)
-	f.mu.Unlock()
-	if ok || f.db == nil {
+	c.mu.Lock()
+	it, ok := c.copy.get(key, now)
+	c.mu.Unlock()
+	if ok || c.db == nil {
 		return it.value, ok, nil
 	}
 	select {
-	case f.reads <- struct{}{}:
-		defer func() { <-f.reads }()
+	case c.reads <- struct{}{}:
+		defer func() { <-c.reads }()
 	default:
-		return nil, false, fmt.Errorf("%w: %d others are being asked for", ErrUnknown, mostReads)
+		return nil, false, fmt.Errorf("%w: %d others are being asked for", ErrUnknown, maxReads)
 	}
 	ctx, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
-	pipe := f.db.Pipeline()
-	got, left := pipe.Get(ctx, f.prefix+key), pipe.PTTL(ctx, f.prefix+key)
+	pipe := c.db.Pipeline()
+	got, left := pipe.Get(ctx, c.prefix+key), pipe.PTTL(ctx, c.prefix+key)
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	value, err = got.Bytes()
 	switch lease := left.Val(); {
 	case errors.Is(err, redis.Nil):
 		return nil, false, nil
 	case err != nil:
-		f.failures.Add(1)
+		c.failures.Add(1)
 		return nil, false, fmt.Errorf("%w: %w", ErrUnknown, err)
 	default:
-		if it, err = f.seals.open(f.prefix+key, value, now, max(lease, 0)); err != nil {
-			f.seals.refuse(f.prefix+key, err)
+		if it, err = c.signing.check(c.prefix+key, value, now, max(lease, 0)); err != nil {
+			c.signing.refuse(c.prefix+key, err)
 			return nil, false, nil
 		}
 	}
-	f.mu.Lock()
-	f.copy.put(key, it)
-	f.mu.Unlock()
+	c.mu.Lock()
+	c.copy.put(key, it)
+	c.mu.Unlock()
 	return it.value, true, nil
 }
 
 // Run writes what was put until ctx ends, and then, for a moment, what is still to be written. What Redis does not take is
 // written once it does, as long as it is not too much.
-func (f *Facts) Run(ctx context.Context) error {
-	if f.db == nil {
+func (c *Cache) Run(ctx context.Context) error {
+	if c.db == nil {
 		<-ctx.Done()
 		return nil
 	}
@@ -181,17 +181,17 @@ func (f *Facts) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeWithin)
 			defer cancel()
-			_ = f.writeAll(last)
+			_ = c.writeAll(last)
 			return nil
-		case <-f.wake:
+		case <-c.wake:
 		}
-		err := f.writeAll(ctx)
+		err := c.writeAll(ctx)
 		for err != nil && ctx.Err() == nil {
 			select {
 			case <-ctx.Done():
 			case <-time.After(wait):
-				wait = min(2*wait, longestWait)
-				err = f.writeAll(ctx)
+				wait = min(2*wait, maxRetryWait)
+				err = c.writeAll(ctx)
 			}
 		}
 		wait = 50 * time.Millisecond
@@ -199,33 +199,33 @@ func (f *Facts) Run(ctx context.Context) error {
 }
 
 // writeAll writes until nothing waits, or a round fails.
-func (f *Facts) writeAll(ctx context.Context) error {
+func (c *Cache) writeAll(ctx context.Context) error {
 	for {
-		round := f.take()
+		round := c.take()
 		if len(round) == 0 {
 			return nil
 		}
-		failed := f.write(ctx, round)
+		failed := c.write(ctx, round)
 		if failed == nil {
-			if f.behind.Swap(false) {
-				f.log.Info("facts are shared with the other gateways again")
+			if c.behind.Swap(false) {
+				c.log.Info("entries are shared with the other gateways again")
 			}
 			continue
 		}
-		f.failures.Add(1)
-		if !f.behind.Swap(true) {
-			f.log.Warn("facts are not shared with the other gateways", "err", failed)
+		c.failures.Add(1)
+		if !c.behind.Swap(true) {
+			c.log.Warn("entries are not shared with the other gateways", "err", failed)
 		}
 		return failed
 	}
 }
 
-// take returns facts that are to be written. They stay among those that wait until write has written them.
-func (f *Facts) take() map[string]fact {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	round := make(map[string]fact, min(len(f.waiting), batch))
-	for key, it := range f.waiting {
+// take returns entries that are to be written. They stay among those that wait until write has written them.
+func (c *Cache) take() map[string]entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	round := make(map[string]entry, min(len(c.waiting), batch))
+	for key, it := range c.waiting {
 		if len(round) == batch {
 			break
 		}
@@ -234,20 +234,20 @@ func (f *Facts) take() map[string]fact {
 	return round
 }
 
-func (f *Facts) write(ctx context.Context, round map[string]fact) error {
+func (c *Cache) write(ctx context.Context, round map[string]entry) error {
 	ctx, cancel := context.WithTimeout(ctx, writeWithin)
 	defer cancel()
 	now := time.Now()
-	pipe := f.db.Pipeline()
+	pipe := c.db.Pipeline()
 	for key, it := range round {
-		value, err := f.seals.close(f.prefix+key, it)
+		value, err := c.signing.sign(c.prefix+key, it)
 		if err != nil {
-			f.dropped.Add(1)
-			f.seals.refuse(f.prefix+key, err)
+			c.dropped.Add(1)
+			c.signing.refuse(c.prefix+key, err)
 			continue
 		}
 		if lease := it.until.Sub(now); lease >= time.Millisecond {
-			pipe.Set(ctx, f.prefix+key, value, lease)
+			pipe.Set(ctx, c.prefix+key, value, lease)
 		}
 	}
 	if pipe.Len() > 0 {
@@ -255,24 +255,24 @@ func (f *Facts) write(ctx context.Context, round map[string]fact) error {
 			return fmt.Errorf("shared: redis: %w", err)
 		}
 	}
-	f.mu.Lock()
+	c.mu.Lock()
 	for key, it := range round {
-		if f.waiting[key].until.Equal(it.until) { // else it was put again meanwhile
-			delete(f.waiting, key)
-			if written := f.awaited[key]; written != nil {
+		if c.waiting[key].until.Equal(it.until) { // else it was put again meanwhile
+			delete(c.waiting, key)
+			if written := c.awaited[key]; written != nil {
 				close(written)
-				delete(f.awaited, key)
+				delete(c.awaited, key)
 			}
 		}
 	}
-	f.mu.Unlock()
+	c.mu.Unlock()
 	return nil
 }
 
 // Stats returns what was counted.
-func (f *Facts) Stats() FactsStats {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return FactsStats{Known: f.copy.len(), Waiting: len(f.waiting), Failures: f.failures.Load(), Dropped: f.dropped.Load(), Late: f.late.Load(),
-		Refused: f.seals.refused.Load(), Behind: f.behind.Load()}
+func (c *Cache) Stats() CacheStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return CacheStats{Known: c.copy.len(), Waiting: len(c.waiting), Failures: c.failures.Load(), Dropped: c.dropped.Load(), Late: c.late.Load(),
+		Refused: c.signing.refused.Load(), Behind: c.behind.Load()}
 }

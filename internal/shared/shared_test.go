@@ -49,10 +49,10 @@ func run(t *testing.T, f func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// TestFactsAloneEndWithTheirLeases has facts without Redis.
-func TestFactsAloneEndWithTheirLeases(t *testing.T) {
+// TestCacheAloneEndsWithItsLeases has entries without Redis.
+func TestCacheAloneEndsWithItsLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := NewFacts(nil, "p", "n", nil, quiet())
+		f := NewCache(nil, "p", "n", nil, quiet())
 		f.Put("a", []byte("1"), time.Minute)
 		time.Sleep(time.Minute - 1)
 		if v, ok, err := f.Get(t.Context(), "a"); !ok || string(v) != "1" || err != nil {
@@ -72,7 +72,7 @@ func TestFactsAloneEndWithTheirLeases(t *testing.T) {
 func TestLeasedAgainstAnOracle(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	l, now := newLeased(8), time.Unix(0, 0)
-	all, order := map[string]fact{}, []string{} // order: the last used at the end
+	all, order := map[string]entry{}, []string{} // order: the last used at the end
 	use := func(key string) {
 		for i, k := range order {
 			if k == key {
@@ -91,7 +91,7 @@ func TestLeasedAgainstAnOracle(t *testing.T) {
 		key := fmt.Sprint(random.IntN(20))
 		now = now.Add(time.Duration(random.IntN(3)) * time.Second)
 		if random.IntN(2) == 0 {
-			it := fact{value: []byte(key), until: now.Add(time.Duration(random.IntN(60)) * time.Second)}
+			it := entry{value: []byte(key), until: now.Add(time.Duration(random.IntN(60)) * time.Second)}
 			l.put(key, it)
 			all[key] = it
 			if use(key); len(order) > 8 {
@@ -117,11 +117,11 @@ func TestLeasedAgainstAnOracle(t *testing.T) {
 	}
 }
 
-// TestFactsAreShared has one gateway know what another was told, for as long as its lease.
-func TestFactsAreShared(t *testing.T) {
+// TestCacheAreShared has one gateway know what another was told, for as long as its lease.
+func TestCacheAreShared(t *testing.T) {
 	server := redistest.Start(t)
-	a, b := NewFacts(open(t, server), "p", "n", nil, quiet()), NewFacts(open(t, server), "p", "n", nil, quiet())
-	other := NewFacts(open(t, server), "p", "m", nil, quiet())
+	a, b := NewCache(open(t, server), "p", "n", nil, quiet()), NewCache(open(t, server), "p", "n", nil, quiet())
+	other := NewCache(open(t, server), "p", "m", nil, quiet())
 	run(t, a.Run)
 	for i := range 3 * batch {
 		a.Put(fmt.Sprint(i), []byte("v"+fmt.Sprint(i)), time.Hour)
@@ -137,10 +137,10 @@ func TestFactsAreShared(t *testing.T) {
 		t.Errorf("got %v, %v of a key that nobody put", ok, err)
 	}
 	if _, ok, _ := other.Get(t.Context(), "7"); ok {
-		t.Error("facts of another name are the same")
+		t.Error("entries of another name are the same")
 	}
 	if n := server.Do("PTTL", "p:n:7"); n == "-1" || n == "-2" {
-		t.Errorf("the fact has no lease: %s", n)
+		t.Errorf("the entry has no lease: %s", n)
 	}
 	a.Put("short", []byte("v"), 50*time.Millisecond)
 	eventually(t, "the lease is over for everybody", func() bool {
@@ -150,11 +150,11 @@ func TestFactsAreShared(t *testing.T) {
 	})
 }
 
-// TestFactsOutlastAnOutage kills the server and starts it anew: what was put meanwhile is told then, and asking for what is
+// TestCacheOutlastAnOutage kills the server and starts it anew: what was put meanwhile is told then, and asking for what is
 // not known here says so and does not hang.
-func TestFactsOutlastAnOutage(t *testing.T) {
+func TestCacheOutlastAnOutage(t *testing.T) {
 	server := redistest.Start(t)
-	a, b := NewFacts(open(t, server), "p", "n", nil, quiet()), NewFacts(open(t, server), "p", "n", nil, quiet())
+	a, b := NewCache(open(t, server), "p", "n", nil, quiet()), NewCache(open(t, server), "p", "n", nil, quiet())
 	run(t, a.Run)
 	server.Kill()
 	a.Put("k", []byte("v"), time.Hour)
@@ -172,10 +172,10 @@ func TestFactsOutlastAnOutage(t *testing.T) {
 	}
 }
 
-// TestFactsAreWrittenAtTheEnd ends a gateway right behind a Put.
-func TestFactsAreWrittenAtTheEnd(t *testing.T) {
+// TestCacheAreWrittenAtTheEnd ends a gateway right behind a Put.
+func TestCacheAreWrittenAtTheEnd(t *testing.T) {
 	server := redistest.Start(t)
-	a, b := NewFacts(open(t, server), "p", "n", nil, quiet()), NewFacts(open(t, server), "p", "n", nil, quiet())
+	a, b := NewCache(open(t, server), "p", "n", nil, quiet()), NewCache(open(t, server), "p", "n", nil, quiet())
 	stop := run(t, a.Run)
 	a.Put("k", []byte("v"), time.Hour)
 	stop()
@@ -184,26 +184,26 @@ func TestFactsAreWrittenAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestFactsWaitingAreBounded puts more than a server that is away will ever be told.
-func TestFactsWaitingAreBounded(t *testing.T) {
+// TestCacheWaitingAreBounded puts more than a server that is away will ever be told.
+func TestCacheWaitingAreBounded(t *testing.T) {
 	db, err := redisdb.Open(redisdb.Config{Address: "unix:///nobody/is/here"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	f := newFacts(db, "p:", nil, quiet(), 10)
-	for i := range mostWaiting + 5 {
+	f := newCache(db, "p:", nil, quiet(), 10)
+	for i := range maxWaiting + 5 {
 		f.Put(fmt.Sprint(i), nil, time.Hour)
 	}
-	if s := f.Stats(); s.Waiting != mostWaiting || s.Dropped != 5 || s.Known != 10 {
+	if s := f.Stats(); s.Waiting != maxWaiting || s.Dropped != 5 || s.Known != 10 {
 		t.Errorf("got %+v", s)
 	}
 }
 
-// TestBoardIsShared has two gateways see each other's facts come, change and go.
-func TestBoardIsShared(t *testing.T) {
+// TestMapIsShared has two gateways see each other's entries come, change and go.
+func TestMapIsShared(t *testing.T) {
 	server := redistest.Start(t)
-	a, b := NewBoard(open(t, server), "p", "drains", nil, quiet()), NewBoard(open(t, server), "p", "drains", nil, quiet())
+	a, b := NewMap(open(t, server), "p", "drains", nil, quiet()), NewMap(open(t, server), "p", "drains", nil, quiet())
 	var mu sync.Mutex
 	var seen []map[string]string
 	run(t, func(ctx context.Context) error { return a.Watch(ctx, func(map[string]string) {}) })
@@ -239,10 +239,10 @@ func TestBoardIsShared(t *testing.T) {
 	eventually(t, "all is over", func() bool { return len(a.All()) == 0 && len(b.All()) == 0 && len(last()) == 0 })
 }
 
-// TestBoardAlone has one without Redis.
-func TestBoardAlone(t *testing.T) {
+// TestMapAlone has one without Redis.
+func TestMapAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := NewBoard(nil, "p", "drains", nil, quiet())
+		b := NewMap(nil, "p", "drains", nil, quiet())
 		calls := make(chan map[string]string, 10)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -262,22 +262,22 @@ func TestBoardAlone(t *testing.T) {
 	})
 }
 
-// TestBoardKeepsTheNewer has a gateway that was cut off write what it had wanted before another one wanted something else.
-func TestBoardKeepsTheNewer(t *testing.T) {
+// TestMapKeepsTheNewer has a gateway that was cut off write what it had wanted before another one wanted something else.
+func TestMapKeepsTheNewer(t *testing.T) {
 	server := redistest.Start(t)
 	db, err := redisdb.Open(redisdb.Config{Address: server.Address()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	b := NewBoard(db, "p", "engines", nil, slog.New(slog.DiscardHandler))
+	b := NewMap(db, "p", "engines", nil, slog.New(slog.DiscardHandler))
 	now := time.Now()
 	for i, row := range []struct {
 		value string
 		at    int64
 		want  string
 	}{{"b", now.UnixNano(), "b"}, {"a", now.UnixNano() - 1, "b"}, {"c", now.UnixNano() + 1, "c"}, {"d", 9, "c"}, {"far", 1<<63 - 1, "far"}, {"e", now.UnixNano(), "e"}} {
-		all, err := b.exchange(t.Context(), map[string]fact{"k": {value: []byte(row.value), at: row.at, until: now.Add(time.Hour)}})
+		all, err := b.exchange(t.Context(), map[string]entry{"k": {value: []byte(row.value), at: row.at, until: now.Add(time.Hour)}})
 		if err != nil || all["k"].value != row.want {
 			t.Errorf("%d: %v %v; want %s", i, all, err, row.want)
 		}

@@ -149,7 +149,7 @@ func TestTicketRefused(t *testing.T) {
 		"no transfer":         {sign(t, nobody, g.Tickets()), ticket.Malformed},
 		"of another gateway":  {sign(t, it, gateway(t, 0x22).Tickets()), ticket.Forged},
 		"signed as a record":  {sign(t, it, g), ticket.Forged},
-		"signed as a fact":    {sign(t, it, g.Facts()), ticket.Forged},
+		"signed as a fact":    {sign(t, it, g.Shared()), ticket.Forged},
 		"of an older version": {"AQ", ticket.Malformed},
 	} {
 		if _, err := ticket.Open(c.text, g.Tickets()); !errors.Is(err, c.want) {

@@ -24,18 +24,18 @@ var (
 	errOver  = errors.New("its lease is over")
 )
 
-// seals closes facts before they go to Redis, and opens those that come from there: with a signer, nobody but who has a
+// signing signs entries before they go to Redis, and checks those that come from there: with a signer, nobody but who has a
 // gateway's key can make one, or have one pass for that of another key, another time or a longer lease.
-type seals struct {
-	signer Signer // nil: facts are kept as they come
+type signing struct {
+	signer Signer // nil: entries are kept as they come
 	log    *slog.Logger
 
 	refused atomic.Uint64
 	said    atomic.Bool
 }
 
-// sealed is a fact as Redis has it.
-type sealed struct {
+// signed is an entry as Redis has it.
+type signed struct {
 	Value     []byte `json:"value"`
 	At        int64  `json:"at"`    // nanoseconds since 1970: when it was entered
 	Until     int64  `json:"until"` // milliseconds since 1970
@@ -43,8 +43,8 @@ type sealed struct {
 	Signature []byte `json:"signature"`
 }
 
-// payload is what is signed of a fact under a name.
-func (s *sealed) payload(name string) []byte {
+// payload is what is signed of an entry under a name.
+func (s *signed) payload(name string) []byte {
 	b := binary.AppendUvarint(nil, uint64(len(name)))
 	b = append(b, name...)
 	b = binary.BigEndian.AppendUint64(b, uint64(s.At))
@@ -52,12 +52,12 @@ func (s *sealed) payload(name string) []byte {
 	return append(b, s.Value...)
 }
 
-// close returns the fact as Redis gets it under the name.
-func (s *seals) close(name string, it fact) ([]byte, error) {
+// sign returns the entry as Redis gets it under the name.
+func (s *signing) sign(name string, it entry) ([]byte, error) {
 	if s.signer == nil {
 		return it.value, nil
 	}
-	out := sealed{Value: it.value, At: it.at, Until: it.until.UnixMilli()}
+	out := signed{Value: it.value, At: it.at, Until: it.until.UnixMilli()}
 	var err error
 	if out.KeyID, out.Signature, err = s.signer.Sign(out.payload(name)); err != nil {
 		return nil, fmt.Errorf("shared: %s: %w", name, err)
@@ -65,22 +65,22 @@ func (s *seals) close(name string, it fact) ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// open returns the fact that Redis has under the name, where it is to end in left from now.
-func (s *seals) open(name string, b []byte, now time.Time, left time.Duration) (fact, error) {
-	it := fact{value: b, until: now.Add(left)}
+// check returns the entry that Redis has under the name, where it is to end in left from now.
+func (s *signing) check(name string, b []byte, now time.Time, left time.Duration) (entry, error) {
+	it := entry{value: b, until: now.Add(left)}
 	if s.signer == nil {
 		return it, nil
 	}
-	var in sealed
+	var in signed
 	if err := json.Unmarshal(b, &in); err != nil {
-		return fact{}, fmt.Errorf("shared: it is not signed: %w", err)
+		return entry{}, fmt.Errorf("shared: it is not signed: %w", err)
 	}
 	if err := s.signer.Verify(in.KeyID, in.payload(name), in.Signature); err != nil {
-		return fact{}, fmt.Errorf("shared: %w", err)
+		return entry{}, fmt.Errorf("shared: %w", err)
 	}
 	until := time.UnixMilli(in.Until)
 	if now.Sub(until) > pastLease {
-		return fact{}, fmt.Errorf("shared: %w", errOver)
+		return entry{}, fmt.Errorf("shared: %w", errOver)
 	}
 	it.value, it.at = in.Value, in.At
 	if until.Before(it.until) {
@@ -89,10 +89,10 @@ func (s *seals) open(name string, b []byte, now time.Time, left time.Duration) (
 	return it, nil
 }
 
-// refuse counts a fact that is ignored, and says so the first time.
-func (s *seals) refuse(name string, why error) {
+// refuse counts an entry that is ignored, and says so the first time.
+func (s *signing) refuse(name string, why error) {
 	s.refused.Add(1)
 	if !s.said.Swap(true) {
-		s.log.Error("a fact in Redis is not as a gateway signed it: it is ignored, and so is every other one", "name", name, "err", why)
+		s.log.Error("an entry in Redis is not as a gateway signed it: it is ignored, and so is every other one", "name", name, "err", why)
 	}
 }

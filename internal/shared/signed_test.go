@@ -59,22 +59,22 @@ func (l *lines) count(word string) int {
 	return strings.Count(l.b.String(), word)
 }
 
-// TestSealsBind has a fact offered under another name, with another lease, time, value or key.
+// TestSealsBind has an entry offered under another name, with another lease, time, value or key.
 func TestSealsBind(t *testing.T) {
 	now := time.Now()
-	s := seals{signer: newFakeKey(t)}
-	it := fact{value: []byte("value"), until: now.Add(time.Hour), at: 5}
-	b, err := s.close("name", it)
+	s := signing{signer: newFakeKey(t)}
+	it := entry{value: []byte("value"), until: now.Add(time.Hour), at: 5}
+	b, err := s.sign("name", it)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.open("name", b, now, 2*time.Hour); err != nil || string(got.value) != "value" || got.at != 5 || got.until.UnixMilli() != it.until.UnixMilli() {
+	if got, err := s.check("name", b, now, 2*time.Hour); err != nil || string(got.value) != "value" || got.at != 5 || got.until.UnixMilli() != it.until.UnixMilli() {
 		t.Errorf("got %v, %v; want no longer lease than was signed", got, err)
 	}
-	if got, err := s.open("name", b, now, time.Second); err != nil || !got.until.Equal(now.Add(time.Second)) {
+	if got, err := s.check("name", b, now, time.Second); err != nil || !got.until.Equal(now.Add(time.Second)) {
 		t.Errorf("got %v, %v; want no longer lease than Redis says", got, err)
 	}
-	if _, err := s.open("name", b, it.until.Add(pastLease/2), time.Hour); err != nil {
+	if _, err := s.check("name", b, it.until.Add(pastLease/2), time.Hour); err != nil {
 		t.Errorf("clocks that differ: %v", err)
 	}
 	for what, row := range map[string]struct {
@@ -92,18 +92,18 @@ func TestSealsBind(t *testing.T) {
 		"no signature":   {"name", []byte("value"), now, s.signer},
 		"an empty one":   {"name", []byte("{}"), now, s.signer},
 	} {
-		if got, err := (&seals{signer: row.by}).open(row.name, row.b, row.now, time.Hour); err == nil {
+		if got, err := (&signing{signer: row.by}).check(row.name, row.b, row.now, time.Hour); err == nil {
 			t.Errorf("%s: got %+v", what, got)
 		}
 	}
 }
 
-// TestFactsSigned has somebody write to Redis who is no gateway.
-func TestFactsSigned(t *testing.T) {
+// TestCacheSigned has somebody write to Redis who is no gateway.
+func TestCacheSigned(t *testing.T) {
 	server, key, log := redistest.Start(t), newFakeKey(t), &lines{}
 	db := open(t, server)
-	a := NewFacts(db, "p", "n", key, quiet())
-	b := NewFacts(open(t, server), "p", "n", key, slog.New(slog.NewTextHandler(log, nil)))
+	a := NewCache(db, "p", "n", key, quiet())
+	b := NewCache(open(t, server), "p", "n", key, slog.New(slog.NewTextHandler(log, nil)))
 	run(t, a.Run)
 	a.Put("k", []byte("v"), time.Hour)
 	a.Await("k")
@@ -125,7 +125,7 @@ func TestFactsSigned(t *testing.T) {
 	if s := b.Stats(); s.Refused != 2 || log.count("ignored") != 1 {
 		t.Errorf("%d are counted, and it is said %d times", s.Refused, log.count("ignored"))
 	}
-	mute := NewFacts(db, "p", "n", unable{key}, quiet())
+	mute := NewCache(db, "p", "n", unable{key}, quiet())
 	run(t, mute.Run)
 	mute.Put("m", nil, time.Hour)
 	mute.Await("m")
@@ -134,14 +134,14 @@ func TestFactsSigned(t *testing.T) {
 	}
 }
 
-// TestBoardSigned has somebody write to Redis who is no gateway: a fact of his own, one that was signed for another key, and
+// TestMapSigned has somebody write to Redis who is no gateway: an entry of his own, one that was signed for another key, and
 // one that was true before.
-func TestBoardSigned(t *testing.T) {
+func TestMapSigned(t *testing.T) {
 	server, key, log := redistest.Start(t), newFakeKey(t), &lines{}
 	db := open(t, server)
-	a := NewBoard(open(t, server), "p", "engines", key, quiet())
-	b := NewBoard(open(t, server), "p", "engines", key, slog.New(slog.NewTextHandler(log, nil)))
-	for _, x := range []*Board{a, b} {
+	a := NewMap(open(t, server), "p", "engines", key, quiet())
+	b := NewMap(open(t, server), "p", "engines", key, slog.New(slog.NewTextHandler(log, nil)))
+	for _, x := range []*Map{a, b} {
 		run(t, func(ctx context.Context) error { return x.Watch(ctx, func(map[string]string) {}) })
 	}
 	in := func(key string) string { return db.HGet(t.Context(), "p:engines", key).Val() }
@@ -172,7 +172,7 @@ func TestBoardSigned(t *testing.T) {
 			t.Errorf("%s: got %v and %v", what, a.All(), b.All())
 		}
 	}
-	eventually(t, "it is lost", func() bool { // a fact may be lost, and an older one is still none; what was to be set right may come once more
+	eventually(t, "it is lost", func() bool { // an entry may be lost, and an older one is still none; what was to be set right may come once more
 		return db.HDel(t.Context(), "p:engines", "d").Err() == nil && len(b.All()) == 0
 	})
 	write("d", old)
@@ -186,7 +186,7 @@ func TestBoardSigned(t *testing.T) {
 // TestAwaitIsBounded has nobody write what is awaited, and then everybody know that Redis takes nothing.
 func TestAwaitIsBounded(t *testing.T) {
 	server := redistest.Start(t)
-	f := NewFacts(open(t, server), "p", "n", nil, quiet())
+	f := NewCache(open(t, server), "p", "n", nil, quiet())
 	f.Await("other")
 	f.Put("k", nil, time.Hour)
 	f.Await("k")
@@ -209,32 +209,32 @@ func TestAwaitIsBounded(t *testing.T) {
 	}
 }
 
-// TestBoardWritesOverTheOlder has somebody take a fact out of Redis, and then put back an older one that a gateway had signed:
+// TestMapWritesOverTheOlder has somebody take an entry out of Redis, and then put back an older one that a gateway had signed:
 // a gateway that runs writes over it, or one that starts would believe it.
-func TestBoardWritesOverTheOlder(t *testing.T) {
+func TestMapWritesOverTheOlder(t *testing.T) {
 	now, key := time.Now(), newFakeKey(t)
-	b := NewBoard(nil, "p", "n", key, quiet())
-	sealed := func(it fact) map[string]left {
-		text, err := b.seals.close(b.name("d"), it)
+	b := NewMap(nil, "p", "n", key, quiet())
+	signed := func(it entry) map[string]left {
+		text, err := b.signing.sign(b.name("d"), it)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return map[string]left{"d": {string(text), time.Hour}}
 	}
-	older := fact{value: []byte("old"), until: now.Add(time.Hour), at: now.UnixNano() - 2}
-	newer := fact{value: []byte("new"), until: now.Add(time.Hour), at: now.UnixNano() - 1}
-	b.learnLocked(sealed(newer), now)
+	older := entry{value: []byte("old"), until: now.Add(time.Hour), at: now.UnixNano() - 2}
+	newer := entry{value: []byte("new"), until: now.Add(time.Hour), at: now.UnixNano() - 1}
+	b.learnLocked(signed(newer), now)
 	b.learnLocked(nil, now)
 	if all := b.All(); len(all) != 0 {
-		t.Fatalf("Redis has lost it, and the board has %v", all)
+		t.Fatalf("Redis has lost it, and the map has %v", all)
 	}
-	b.learnLocked(sealed(older), now)
+	b.learnLocked(signed(older), now)
 	if got := b.waiting["d"]; string(got.value) != "new" || got.at != newer.at || b.All()["d"] != "new" {
-		t.Errorf("%q is to be written over the older one, and the board has %v; want the newer one", got.value, b.All())
+		t.Errorf("%q is to be written over the older one, and the map has %v; want the newer one", got.value, b.All())
 	}
-	b.waiting = map[string]fact{}
+	b.waiting = map[string]entry{}
 	b.learnLocked(nil, now)
-	if b.learnLocked(sealed(older), now.Add(2*time.Hour)); len(b.waiting) != 0 {
+	if b.learnLocked(signed(older), now.Add(2*time.Hour)); len(b.waiting) != 0 {
 		t.Errorf("its lease is over, and %v is to be written", b.waiting)
 	}
 }
