@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"encoding/json"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/gateway"
 	"pdrouter/internal/overrides"
 	"pdrouter/internal/redisdb"
 	"pdrouter/internal/redistest"
@@ -14,7 +15,7 @@ import (
 // TestAdminTellsWhatExpired starts a gateway where none has run for long.
 func TestAdminTellsWhatExpired(t *testing.T) {
 	server := redistest.Start(t)
-	one := newFakeServing(t, "one", "127.0.0.1:0")
+	one := gateway.NewFakeServing(t, "one", "127.0.0.1:0")
 	now := time.Now()
 	for key, at := range map[string]time.Time{"one": now.Add(-2 * overrides.TrustedFor), "two": now} {
 		b, err := json.Marshal(overrides.Override{Engine: key, Drain: overrides.DrainOn, By: "ann", At: at.UnixNano()})

@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"fmt"
@@ -6,19 +6,21 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"pdrouter/internal/gateway"
 )
 
 // TestAdminSumsRanks: an engine with data-parallel ranks is told as one, and is removed when the last of them has no request.
 func TestAdminSumsRanks(t *testing.T) {
-	one, two := newFakeServing(t, "one", "127.0.0.1:0"), newFakeServing(t, "two", "127.0.0.1:0")
+	one, two := gateway.NewFakeServing(t, "one", "127.0.0.1:0"), gateway.NewFakeServing(t, "two", "127.0.0.1:0")
 	a := administer(t, fmt.Sprintf("{name: m, engines: [{name: one, url: %q, data_parallel: 2}, {name: two, url: %q, drain: true}]}", one.URL, two.URL), "")
 	a.until("it serves", func() bool { status, _ := a.complete("x"); return status == 200 })
 	held := make(chan string, 1)
 	go func() { _, body := a.complete("hold"); held <- body }()
-	<-one.held
+	<-one.Held
 	a.until("it is up and has a request", a.lists("one", "up", " 1 "))
 	a.must("one is removing", "remove", "one")
-	close(one.release)
+	close(one.Release)
 	if body := <-held; !strings.Contains(body, `"one"`) {
 		t.Errorf("the request that was under way got %s", body)
 	}
@@ -27,7 +29,7 @@ func TestAdminSumsRanks(t *testing.T) {
 
 // TestAdminWithoutKeyFiles: a key file that is gone keeps nobody from draining an engine. A reload says which it is.
 func TestAdminWithoutKeyFiles(t *testing.T) {
-	one, two := newFakeServing(t, "one", "127.0.0.1:0"), newFakeServing(t, "two", "127.0.0.1:0")
+	one, two := gateway.NewFakeServing(t, "one", "127.0.0.1:0"), gateway.NewFakeServing(t, "two", "127.0.0.1:0")
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
@@ -38,7 +40,7 @@ func TestAdminWithoutKeyFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.must("two is", "drain", "two")
-	if _, err := a.g.controller.reload(t.Context()); err == nil || !strings.Contains(err.Error(), key) {
+	if _, err := a.g.ReloadNow(t.Context()); err == nil || !strings.Contains(err.Error(), key) {
 		t.Errorf("a reload without the file: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"encoding/json"
@@ -54,7 +54,7 @@ func TestAdminIsSigned(t *testing.T) {
 		}
 	}
 	for _, g := range []*administration{a, b} {
-		g.until("both are seen", func() bool { return g.g.overrides.Refused() >= 2 })
+		g.until("both are seen", func() bool { return g.g.RefusedOverrides() >= 2 })
 		if g.lists("evil")() || !g.lists("one", "up")() || !g.lists("two", "up")() {
 			out, _ := g.engines(auth.ReadScope, "list")
 			t.Errorf("somebody else's wish is done:\n%s", out)

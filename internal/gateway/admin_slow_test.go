@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"fmt"
@@ -6,11 +6,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"pdrouter/internal/gateway"
 )
 
 // TestSlowAdministratorHoldsUpNobody has a body that does not come to its end while another administrator drains.
 func TestSlowAdministratorHoldsUpNobody(t *testing.T) {
-	one := newFakeServing(t, "one", "127.0.0.1:0")
+	one := gateway.NewFakeServing(t, "one", "127.0.0.1:0")
 	a := administer(t, fmt.Sprintf("{name: m, engines: [{name: one, url: %q}]}", one.URL), "")
 	a.until("it listens", a.lists("one"))
 	token, err := os.ReadFile(a.tokens["engines"])

@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"context"
@@ -12,57 +12,20 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"pdrouter/auth"
 	"pdrouter/internal/adminapi"
 	"pdrouter/internal/dnstest"
+	"pdrouter/internal/gateway"
 	"pdrouter/internal/redistest"
 )
-
-// fakeServing is an engine that says its name, and holds a request whose prompt is "hold" until it is let go.
-type fakeServing struct {
-	*httptest.Server
-	name    string
-	served  atomic.Int64
-	held    chan struct{}
-	release chan struct{}
-}
-
-func newFakeServing(t *testing.T, name, address string) *fakeServing {
-	t.Helper()
-	ln, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Skip("SKIPPED: no such address of loopback here: ", err)
-	}
-	f := &fakeServing{name: name, held: make(chan struct{}, 64), release: make(chan struct{})}
-	f.Server = &httptest.Server{Listener: ln, Config: &http.Server{Handler: f}}
-	f.Start()
-	t.Cleanup(func() { f.CloseClientConnections(); f.Close() })
-	return f
-}
-
-// ServeHTTP implements http.Handler.
-func (f *fakeServing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodGet {
-		return
-	}
-	b, _ := io.ReadAll(r.Body)
-	f.served.Add(1)
-	if strings.Contains(string(b), `"hold"`) {
-		f.held <- struct{}{}
-		<-f.release
-	}
-	w.Header().Set("Content-Type", "application/json")
-	fmt.Fprintf(w, `{"id":"x","object":"text_completion","model":"m","choices":[{"index":0,"text":%q,"finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`, f.name)
-}
 
 // administration is a gateway with a listener for administrators.
 type administration struct {
 	t       *testing.T
-	g       *Gateway
+	g       *gateway.Gateway
 	tokens  map[string]string // files, by scope
 	clients string
 	admin   string
@@ -79,7 +42,7 @@ func administer(t *testing.T, model, more string) *administration {
 func administerAuth(t *testing.T, model, more, moreAuth string) *administration {
 	t.Helper()
 	dir := t.TempDir()
-	key, _, public := makeKey(t, filepath.Join(dir, "keys"))
+	key, _, public := gateway.MakeKey(t, filepath.Join(dir, "keys"))
 	a := &administration{t: t, tokens: map[string]string{}, path: filepath.Join(dir, "pdrouter.yaml")}
 	for _, scope := range []string{auth.ReadScope, auth.EnginesScope, "other"} {
 		grant := auth.Grant{Audience: auth.AdminAudience, Subject: "ann", Scopes: []string{scope}}
@@ -90,21 +53,21 @@ func administerAuth(t *testing.T, model, more, moreAuth string) *administration 
 			grant.Audience, grant.Scopes = auth.ClientAudience, nil
 		}
 		a.tokens[scope] = filepath.Join(dir, scope)
-		if err := os.WriteFile(a.tokens[scope], []byte(mint(t, key, grant)), 0o600); err != nil {
+		if err := os.WriteFile(a.tokens[scope], []byte(gateway.Mint(t, key, grant)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	text := fmt.Sprintf("listen: {clients: \"127.0.0.1:0\", operations: \"127.0.0.1:0\", admin: \"127.0.0.1:0\"}\nmodels:\n- %s\nauth: {admins: {keys: [%q], issuer: %s}%s}\ntimeouts: {health: 100ms}\n%s",
-		model, public, issuer, moreAuth, more)
+		model, public, gateway.Issuer, moreAuth, more)
 	err := os.WriteFile(a.path, []byte(text), 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.g, err = New(load(t, a.path), slog.New(slog.DiscardHandler), Options{}); err != nil {
+	if a.g, err = gateway.New(gateway.Load(t, a.path), slog.New(slog.DiscardHandler), gateway.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	running(t, a.g)
-	a.clients, a.admin = "http://"+a.g.clients.Addr().String(), "http://"+a.g.admins.Addr().String()
+	gateway.Running(t, a.g)
+	a.clients, a.admin = "http://"+a.g.Clients().String(), "http://"+a.g.Admins().String()
 	return a
 }
 
@@ -192,7 +155,7 @@ func (a *administration) lists(parts ...string) func() bool {
 
 // TestAdminUnderLoad adds, drains and removes engines while requests run: none is lost, one that is under way ends well.
 func TestAdminUnderLoad(t *testing.T) {
-	one, two := newFakeServing(t, "one", "127.0.0.1:0"), newFakeServing(t, "two", "127.0.0.1:0")
+	one, two := gateway.NewFakeServing(t, "one", "127.0.0.1:0"), gateway.NewFakeServing(t, "two", "127.0.0.1:0")
 	a := administer(t, fmt.Sprintf("{name: m, engines: [{name: one, url: %q}]}", one.URL), "")
 	a.until("the first engine serves", func() bool { status, _ := a.complete("x"); return status == 200 })
 	ctx, stop := context.WithCancel(t.Context())
@@ -209,33 +172,33 @@ func TestAdminUnderLoad(t *testing.T) {
 	}
 	held := make(chan string, 1)
 	go func() { _, body := a.complete("hold"); held <- body }()
-	<-one.held
+	<-one.Held
 	a.must("two is", "add", "m", "engines", "two", two.URL)
-	a.until("the second engine serves", func() bool { return two.served.Load() > 3 })
+	a.until("the second engine serves", func() bool { return two.Served.Load() > 3 })
 	a.must("one is draining", "drain", "one")
 	a.must("one is draining", "drain", "one")
 	a.until("the first has only what is held", a.lists("one", "draining", " 1 "))
-	before := one.served.Load()
+	before := one.Served.Load()
 	a.must("one is removing", "remove", "one")
 	for range 20 {
 		a.complete("x")
 	}
-	if n := one.served.Load(); n != before {
+	if n := one.Served.Load(); n != before {
 		t.Errorf("%d requests came to an engine that drains", n-before)
 	}
-	close(one.release)
+	close(one.Release)
 	if body := <-held; !strings.Contains(body, `"one"`) {
 		t.Errorf("the request that was under way got %s", body)
 	}
 	a.until("it is gone", a.lists("one", "removed"))
-	if _, err := a.g.controller.reload(t.Context()); err != nil {
+	if _, err := a.g.ReloadNow(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if !a.lists("one", "removed")() || !a.lists("two", "up", "admin")() {
 		t.Error("a reload has forgotten what administrators want")
 	}
 	a.must("one is", "undrain", "one")
-	a.until("the first serves again", func() bool { return one.served.Load() > before+3 })
+	a.until("the first serves again", func() bool { return one.Served.Load() > before+3 })
 	a.must("two is", "remove by force", "two")
 	a.must("two is removed", "remove", "two")
 	stop()
@@ -244,7 +207,7 @@ func TestAdminUnderLoad(t *testing.T) {
 
 // TestAddedEngineIsUncheckedFirst adds an engine whose health check is still to be answered.
 func TestAddedEngineIsUncheckedFirst(t *testing.T) {
-	one := newFakeServing(t, "one", "127.0.0.1:0")
+	one := gateway.NewFakeServing(t, "one", "127.0.0.1:0")
 	a := administer(t, fmt.Sprintf("{name: m, engines: [{name: one, url: %q}]}", one.URL), "")
 	a.until("the first engine is up", a.lists("one", "up"))
 	answer := make(chan struct{})
@@ -262,7 +225,7 @@ func TestAddedEngineIsUncheckedFirst(t *testing.T) {
 
 // TestAdminRefuses tells nobody more than that they may not, and administrators what is wrong.
 func TestAdminRefuses(t *testing.T) {
-	one := newFakeServing(t, "one", "127.0.0.1:0")
+	one := gateway.NewFakeServing(t, "one", "127.0.0.1:0")
 	a := administer(t, fmt.Sprintf("{name: m, engines: [{name: one, url: %q}]}", one.URL), "")
 	a.tokens["none"] = filepath.Join(t.TempDir(), "none")
 	if err := os.WriteFile(a.tokens["none"], []byte("x.y.z"), 0o600); err != nil {
@@ -298,10 +261,10 @@ func TestAdminRefuses(t *testing.T) {
 
 // sharing returns a Redis, an engine called two, and what starts one more gateway of those that share that Redis, sign what they
 // share, and have an engine called one in their file.
-func sharing(t *testing.T) (redis *redistest.Server, two *fakeServing, another func() *administration) {
+func sharing(t *testing.T) (redis *redistest.Server, two *gateway.FakeServing, another func() *administration) {
 	t.Helper()
 	redis = redistest.Start(t)
-	one, two := newFakeServing(t, "one", "127.0.0.1:0"), newFakeServing(t, "two", "127.0.0.1:0")
+	one, two := gateway.NewFakeServing(t, "one", "127.0.0.1:0"), gateway.NewFakeServing(t, "two", "127.0.0.1:0")
 	model := fmt.Sprintf("{name: m, engines: [{name: one, url: %q}]}", one.URL)
 	more := fmt.Sprintf("metadata: {store: redis, redis: {address: %q}}\n", redis.Address())
 	signed := recordsKey(t)
@@ -336,9 +299,9 @@ func TestAdminIsShared(t *testing.T) {
 // TestSourcesFollowDNSAndFile resolves a name again and again, over real datagrams, and swaps a file by its link.
 func TestSourcesFollowDNSAndFile(t *testing.T) {
 	server := dnstest.Start(t)
-	first := newFakeServing(t, "first", "127.0.0.2:0")
+	first := gateway.NewFakeServing(t, "first", "127.0.0.2:0")
 	_, port, _ := net.SplitHostPort(first.Listener.Addr().String())
-	second := newFakeServing(t, "second", "127.0.0.3:"+port)
+	second := gateway.NewFakeServing(t, "second", "127.0.0.3:"+port)
 	server.Set("engines.test", "127.0.0.2", "10.0.0.9")
 	dir := t.TempDir()
 	put := func(name, text string) {
@@ -373,13 +336,13 @@ func TestSourcesFollowDNSAndFile(t *testing.T) {
 	}
 	held := make(chan string, 1)
 	go func() { _, body := a.complete("hold"); held <- body }()
-	<-first.held
+	<-first.Held
 	server.Set("engines.test", "127.0.0.3")
 	a.until("the first leaves", a.lists(name("127.0.0.2"), "leaving", " 1 "))
 	a.until("the second serves", answers("second"))
 	server.Fail(dnstest.ServFail)
 	link("bad")
-	close(first.release)
+	close(first.Release)
 	if body := <-held; !strings.Contains(body, `"first"`) {
 		t.Errorf("the request that was under way got %s", body)
 	}
@@ -389,7 +352,7 @@ func TestSourcesFollowDNSAndFile(t *testing.T) {
 	if !answers("second")() || !a.lists("file-a")() {
 		t.Error("a failure has changed something")
 	}
-	if status, _ := a.complete("x"); status != 200 || second.served.Load() == 0 {
+	if status, _ := a.complete("x"); status != 200 || second.Served.Load() == 0 {
 		t.Errorf("status %d", status)
 	}
 	link("b")

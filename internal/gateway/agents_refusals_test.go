@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/gateway"
 	"pdrouter/internal/refusal"
 	"pdrouter/metadata"
 	"pdrouter/metadata/routes"
@@ -37,7 +38,7 @@ func TestFault41MetadataRefusalsAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := configfile.TokenAuth{Keys: []string{public}, Issuer: issuer}.Verifier(auth.MetadataAudience, nil)
+	v, err := configfile.TokenAuth{Keys: []string{public}, Issuer: gateway.Issuer}.Verifier(auth.MetadataAudience, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func TestFault41MetadataRefusalsAlike(t *testing.T) {
 	var log bytes.Buffer
 	s := store.NewMemory()
 	h, err := routes.New(routes.Config{}, routes.Parts{
-		Store: s, Copy: routestest.Direct{Store: s}, Authorizer: AuthorizeAgents(agents), Log: slog.New(slog.NewJSONHandler(&log, nil)),
+		Store: s, Copy: routestest.Direct{Store: s}, Authorizer: gateway.AuthorizeAgents(agents), Log: slog.New(slog.NewJSONHandler(&log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +75,7 @@ func TestFault41MetadataRefusalsAlike(t *testing.T) {
 		{auth.Grant{Subject: "thief", Engine: "prefill-0", Role: "prefill", Confirm: own.Public(), Scopes: []string{auth.WriteScope}}, "bad_signature"},
 	} {
 		log.Reset()
-		c.grant.Issuer, c.grant.Audience, c.grant.TTL = issuer, auth.MetadataAudience, time.Hour
+		c.grant.Issuer, c.grant.Audience, c.grant.TTL = gateway.Issuer, auth.MetadataAudience, time.Hour
 		token, err := auth.Mint(key, c.grant)
 		if err != nil {
 			t.Fatal(err)

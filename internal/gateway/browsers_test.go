@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"bufio"
@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"pdrouter/internal/gateway"
 )
 
 // askRaw sends a request without a body over a connection of its own, and returns the status and the reason.
@@ -32,10 +34,10 @@ func askRaw(t *testing.T, address, head string) (int, string) {
 // TestBrowsersAtTheOperationsListener has browsers ask the operations listener for foreign pages, without auth.admins.
 func TestBrowsersAtTheOperationsListener(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pdrouter.yaml")
-	c := changeable{t: t, path: path}
-	c.write("listen: {clients: '127.0.0.1:0', operations: '127.0.0.1:0'}\nmodels: [{name: m, engines: [{name: e, url: 'http://127.0.0.1:9'}]}]\n")
-	g := serveFile(t, path)
-	at := g.operations.Addr().String()
+	c := gateway.Changeable{T: t, Path: path}
+	c.Write("listen: {clients: '127.0.0.1:0', operations: '127.0.0.1:0'}\nmodels: [{name: m, engines: [{name: e, url: 'http://127.0.0.1:9'}]}]\n")
+	g := gateway.ServeFile(t, path)
+	at := g.Operations().String()
 	_, port, _ := net.SplitHostPort(at)
 	const reload, metrics = "POST /config/reload HTTP/1.1\nContent-Length: 0", "GET /metrics HTTP/1.1"
 	for _, row := range []struct {
@@ -67,7 +69,7 @@ func TestBrowsersAtTheOperationsListener(t *testing.T) {
 // TestBrowsersAtListenersWithTokens: a token lets any Host in, and no foreign page.
 func TestBrowsersAtListenersWithTokens(t *testing.T) {
 	a := administer(t, "{name: m, engines: [{name: one, url: \"http://127.0.0.1:9\"}]}", "")
-	for _, at := range []string{a.g.operations.Addr().String(), a.g.admins.Addr().String()} {
+	for _, at := range []string{a.g.Operations().String(), a.g.Admins().String()} {
 		if status, reason := askRaw(t, at, "POST /config/reload HTTP/1.1\nContent-Length: 0\nHost: ADDRESS\nOrigin: https://evil.example"); status != 403 || reason != "cross_origin" {
 			t.Errorf("%s: a foreign page: %d %q", at, status, reason)
 		}
@@ -75,7 +77,7 @@ func TestBrowsersAtListenersWithTokens(t *testing.T) {
 			t.Errorf("%s: another Host without a token: %d %q; want what anybody without a token gets", at, status, reason)
 		}
 	}
-	if status, reason := askRaw(t, a.g.operations.Addr().String(), "GET /health HTTP/1.1\nHost: pdrouter.example"); status != 200 {
+	if status, reason := askRaw(t, a.g.Operations().String(), "GET /health HTTP/1.1\nHost: pdrouter.example"); status != 200 {
 		t.Errorf("a probe with a name as Host: %d %q", status, reason)
 	}
 }

@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"context"
@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"pdrouter/internal/dnstest"
+	"pdrouter/internal/gateway"
 	"pdrouter/internal/redistest"
 )
 
 // TestReloadToASourceLosesNoRequest moves engines from the list to a file and back, under load.
 func TestReloadToASourceLosesNoRequest(t *testing.T) {
-	one := newFakeServing(t, "one", "127.0.0.1:0")
+	one := gateway.NewFakeServing(t, "one", "127.0.0.1:0")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "engines.yaml")
 	_ = os.WriteFile(file, []byte(fmt.Sprintf("engines: [{name: one, url: %q}]\n", one.URL)), 0o600)
@@ -27,8 +28,8 @@ func TestReloadToASourceLosesNoRequest(t *testing.T) {
 	from := listen + fmt.Sprintf("models: [{name: m, engines_from: {file: %q}}]\n", file)
 	path := filepath.Join(dir, "gateway.yaml")
 	_ = os.WriteFile(path, []byte(static), 0o600)
-	c := serveFile(t, path)
-	base := "http://" + c.clients.Addr().String()
+	c := gateway.ServeFile(t, path)
+	base := "http://" + c.Clients().String()
 	ask := func() (int, string) {
 		resp, err := http.Post(base+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","max_tokens":1}`))
 		if err != nil {
@@ -60,8 +61,8 @@ func TestReloadToASourceLosesNoRequest(t *testing.T) {
 		if i%2 == 1 {
 			text = static
 		}
-		c.write(text)
-		if s, _, m := c.reload(); s != 200 {
+		c.Write(text)
+		if s, _, m := c.Reload(); s != 200 {
 			t.Fatal(s, m)
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -76,7 +77,7 @@ func TestReloadToASourceLosesNoRequest(t *testing.T) {
 // TestTighterAllowHoldsAtOnce forbids the only address that DNS has.
 func TestTighterAllowHoldsAtOnce(t *testing.T) {
 	server := dnstest.Start(t)
-	bad := newFakeServing(t, "bad", "127.0.0.2:0")
+	bad := gateway.NewFakeServing(t, "bad", "127.0.0.2:0")
 	_, port, _ := net.SplitHostPort(bad.Listener.Addr().String())
 	server.Set("engines.test", "127.0.0.2")
 	const listen = "listen: {clients: \"127.0.0.1:0\", operations: \"127.0.0.1:0\"}\n"
@@ -85,9 +86,9 @@ func TestTighterAllowHoldsAtOnce(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "gateway.yaml")
 	_ = os.WriteFile(path, []byte(text("")), 0o600)
-	c := serveFile(t, path)
+	c := gateway.ServeFile(t, path)
 	ask := func() int {
-		resp, err := http.Post("http://"+c.clients.Addr().String()+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","max_tokens":1}`))
+		resp, err := http.Post("http://"+c.Clients().String()+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","max_tokens":1}`))
 		if err != nil {
 			return 0
 		}
@@ -97,20 +98,20 @@ func TestTighterAllowHoldsAtOnce(t *testing.T) {
 	for ask() != 200 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	c.write(text(", allow: [10.0.0.0/8]"))
-	if s, ch, m := c.reload(); s != 200 {
+	c.Write(text(", allow: [10.0.0.0/8]"))
+	if s, ch, m := c.Reload(); s != 200 {
 		t.Fatal(s, ch, m)
 	}
-	until(t, "what is not allowed any more gets nothing", func() bool {
-		n := bad.served.Load()
-		return ask() != 200 && bad.served.Load() == n
+	gateway.Until(t, "what is not allowed any more gets nothing", func() bool {
+		n := bad.Served.Load()
+		return ask() != 200 && bad.Served.Load() == n
 	})
 }
 
 // TestTighterAllowIsNoFreshStart allows less while DNS is away: what was found before holds no longer than without that.
 func TestTighterAllowIsNoFreshStart(t *testing.T) {
 	server := dnstest.Start(t)
-	one := newFakeServing(t, "one", "127.0.0.2:0")
+	one := gateway.NewFakeServing(t, "one", "127.0.0.2:0")
 	_, port, _ := net.SplitHostPort(one.Listener.Addr().String())
 	server.Set("engines.test", "127.0.0.2", "127.0.0.3")
 	model := fmt.Sprintf(`{name: m, engines_from: {dns: "http://engines.test:%s", server: %q, every: 100ms, max_stale: 1s}}`, port, server.Address())
@@ -125,7 +126,7 @@ func TestTighterAllowIsNoFreshStart(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Replace(string(text), "max_stale: 1s", "max_stale: 1s, allow: [127.0.0.2/32]", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.g.controller.reload(t.Context()); err != nil {
+	if _, err := a.g.ReloadNow(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	a.until("what is not allowed any more is gone", func() bool { return !a.lists("127-0-0-3")() })
@@ -137,7 +138,7 @@ func TestTighterAllowIsNoFreshStart(t *testing.T) {
 // TestStartKnowsWhatWasWanted starts gateways where an engine has been removed by way of another one.
 func TestStartKnowsWhatWasWanted(t *testing.T) {
 	redis := redistest.Start(t)
-	one, two := newFakeServing(t, "one", "127.0.0.1:0"), newFakeServing(t, "two", "127.0.0.1:0")
+	one, two := gateway.NewFakeServing(t, "one", "127.0.0.1:0"), gateway.NewFakeServing(t, "two", "127.0.0.1:0")
 	model := fmt.Sprintf("{name: m, engines: [{name: one, url: %q}, {name: two, url: %q}]}", one.URL, two.URL)
 	more := fmt.Sprintf("metadata: {store: redis, redis: {address: %q}}\n", redis.Address())
 	a := administer(t, model, more)
@@ -145,13 +146,13 @@ func TestStartKnowsWhatWasWanted(t *testing.T) {
 	a.must("one is", "remove by force", "one")
 	b := administer(t, model, more)
 	b.until("the others know", b.lists("one", "removed"))
-	n := one.served.Load()
+	n := one.Served.Load()
 	for range 2 {
 		b := administer(t, model, more)
 		for range 20 {
 			b.complete("x")
 		}
-		if one.served.Load() > n {
+		if one.Served.Load() > n {
 			t.Error("a gateway that was started anew gave requests to an engine that was removed")
 		}
 	}

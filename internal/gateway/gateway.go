@@ -172,6 +172,9 @@ func (g *Gateway) Clients() net.Addr { return g.clients.Addr() }
 // Agents is where engines' agents connect; nil where none may.
 func (g *Gateway) Agents() net.Addr { return g.agents.Addr() }
 
+// Admins is where administrators connect; nil where none may.
+func (g *Gateway) Admins() net.Addr { return g.admins.Addr() }
+
 // Operations is where health, metrics and the like are served.
 func (g *Gateway) Operations() net.Addr { return g.operations.Addr() }
 

@@ -14,12 +14,12 @@ import (
 
 // Probes stay open with their status alone; whatever names engines is for administrators.
 func TestOperationsAreForAdministrators(t *testing.T) {
-	key, _, public := makeKey(t, filepath.Join(t.TempDir(), "keys"))
+	key, _, public := MakeKey(t, filepath.Join(t.TempDir(), "keys"))
 	trusted, err := keys.LoadTrusted(public)
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: issuer, Audience: auth.AdminAudience}, trusted)
+	v, err := auth.NewVerifier(auth.VerifierConfig{Issuer: Issuer, Audience: auth.AdminAudience}, trusted)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func TestOperationsAreForAdministrators(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := func(audience, scope string) string {
-		return mint(t, key, auth.Grant{Audience: audience, Subject: "ops", Scopes: []string{scope}})
+		return Mint(t, key, auth.Grant{Audience: audience, Subject: "ops", Scopes: []string{scope}})
 	}
 	var log strings.Builder
 	ready := true

@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"fmt"
@@ -15,12 +15,13 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/internal/configfile"
+	"pdrouter/internal/gateway"
 	"pdrouter/internal/redistest"
 )
 
 // limitedGateway is one of two that share a Redis.
 type limitedGateway struct {
-	*Gateway
+	*gateway.Gateway
 	url string
 }
 
@@ -50,12 +51,12 @@ func startLimited(t *testing.T, redis, keys, tenants string) (both [2]limitedGat
 		if err != nil {
 			t.Fatal(err)
 		}
-		g, err := New(l, slog.New(slog.DiscardHandler), Options{})
+		g, err := gateway.New(l, slog.New(slog.DiscardHandler), gateway.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		both[i] = limitedGateway{g, "http://" + g.clients.Addr().String()}
-		running(t, g)
+		both[i] = limitedGateway{g, "http://" + g.Clients().String()}
+		gateway.Running(t, g)
 	}
 	return both, release
 }
@@ -151,7 +152,7 @@ func TestTwoGatewaysShareLimits(t *testing.T) {
 	soon(t, "both know that they count alone", func() bool {
 		spend(0, 1)
 		spend(1, 1)
-		return both[0].limiter.Stats().Behind && both[1].limiter.Stats().Behind
+		return both[0].LimitsBehind() && both[1].LimitsBehind()
 	})
 	before, began := admitted, time.Now()
 	spend(0, 50)
@@ -165,7 +166,7 @@ func TestTwoGatewaysShareLimits(t *testing.T) {
 	soon(t, "both share again", func() bool {
 		spend(0, 1)
 		spend(1, 1)
-		return !both[0].limiter.Stats().Behind && !both[1].limiter.Stats().Behind
+		return !both[0].LimitsBehind() && !both[1].LimitsBehind()
 	})
 	soon(t, "the tenant is served on", func() bool { return !over(both[0], paced, "over_limit_requests")() })
 }

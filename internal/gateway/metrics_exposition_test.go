@@ -137,7 +137,7 @@ func allMetrics(t *testing.T) *metrics {
 // someKeySet returns a key set that has been fetched.
 func someKeySet(t *testing.T) *keys.JWKS {
 	t.Helper()
-	_, _, public := makeKey(t, filepath.Join(t.TempDir(), "keys"))
+	_, _, public := MakeKey(t, filepath.Join(t.TempDir(), "keys"))
 	key, err := os.ReadFile(public)
 	if err != nil {
 		t.Fatal(err)

@@ -86,13 +86,13 @@ func TestEnginesThatComeAndGo(t *testing.T) {
 	if testing.Short() {
 		times = 100
 	}
-	engine := newFakeServing(t, "engine", "127.0.0.1:0")
-	c := &changeable{t: t, path: filepath.Join(t.TempDir(), "pdrouter.yaml")}
+	engine := NewFakeServing(t, "engine", "127.0.0.1:0")
+	c := &Changeable{T: t, Path: filepath.Join(t.TempDir(), "pdrouter.yaml")}
 	config := func(i int) string {
 		return fmt.Sprintf("listen: {clients: '127.0.0.1:0', operations: '127.0.0.1:0'}\nmodels: [{name: m, engines: [{name: e-%d, url: '%s'}]}]\nlog: {level: warn}\n", i, engine.URL)
 	}
-	c.write(config(0))
-	c = serveFile(t, c.path)
+	c.Write(config(0))
+	c = ServeFile(t, c.Path)
 	get := func(path string) string {
 		resp, err := http.Get("http://" + c.operations.Addr().String() + path)
 		if err != nil {
@@ -123,8 +123,8 @@ func TestEnginesThatComeAndGo(t *testing.T) {
 	settled := times / 10
 	for i := range times {
 		if i > 0 {
-			c.write(config(i))
-			if status, _, mistakes := c.reload(); status != http.StatusOK {
+			c.Write(config(i))
+			if status, _, mistakes := c.Reload(); status != http.StatusOK {
 				t.Fatalf("reload: %d %v", status, mistakes)
 			}
 		}

@@ -57,7 +57,7 @@ pdrouter_metadata_watches 6
 // the metadata routes refused and why, and who watches.
 func TestSecurityMetrics(t *testing.T) {
 	dir := t.TempDir()
-	key, _, public := makeKey(t, filepath.Join(dir, "keys"))
+	key, _, public := MakeKey(t, filepath.Join(dir, "keys"))
 	jwk, err := os.ReadFile(public)
 	if err != nil {
 		t.Fatal(err)
@@ -123,9 +123,9 @@ auth:
 		return string(b)
 	}
 	scoped := func(scope string) string {
-		return mint(t, key, auth.Grant{Issuer: "https://here.example", Audience: auth.MetadataAudience, Subject: "somebody", Scopes: []string{scope}})
+		return Mint(t, key, auth.Grant{Issuer: "https://here.example", Audience: auth.MetadataAudience, Subject: "somebody", Scopes: []string{scope}})
 	}
-	until(t, "both issuers were asked", func() bool {
+	Until(t, "both issuers were asked", func() bool {
 		p := page()
 		return strings.Contains(p, `pdrouter_jwks_keys{audience="pdrouter-metadata",issuer="https://here.example"} 1`) &&
 			strings.Contains(p, `pdrouter_jwks_fetch_failures_total{audience="pdrouter",issuer="https://gone.example"} 1`)

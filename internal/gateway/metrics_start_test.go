@@ -16,14 +16,14 @@ import (
 // TestCountersAtStart: the counters and histograms of the table that are said to exist at 0 from the start are there before the first
 // request, and the others are not. A model that a reload adds has them too.
 func TestCountersAtStart(t *testing.T) {
-	engine := newFakeServing(t, "engine", "127.0.0.1:0")
+	engine := NewFakeServing(t, "engine", "127.0.0.1:0")
 	dir := t.TempDir()
-	_, _, public := makeKey(t, filepath.Join(dir, "keys"))
+	_, _, public := MakeKey(t, filepath.Join(dir, "keys"))
 	key, err := os.ReadFile(public)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &changeable{t: t, path: filepath.Join(dir, "pdrouter.yaml")}
+	c := &Changeable{T: t, Path: filepath.Join(dir, "pdrouter.yaml")}
 	for name, text := range map[string]string{"set.json": fmt.Sprintf(`{"keys":[%s]}`, key), "engines.yaml": "engines: []\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -37,9 +37,9 @@ policy: {default: {decode: prefix}}
 metadata: {store: redis, redis: {address: %q}}
 auth: {agents: {issuers: [{issuer: "https://here.example", jwks: {url: set.json}}]}}
 `, engine.URL, redistest.Start(t).Address())
-	c.write(text)
-	c = serveFile(t, c.path)
-	until(t, "the file of engines was read", func() bool {
+	c.Write(text)
+	c = ServeFile(t, c.Path)
+	Until(t, "the file of engines was read", func() bool {
 		return strings.Contains(exposed(t, c.meters.registry), "pdrouter_source_age_seconds{")
 	})
 	families, err := c.meters.registry.Gather()
@@ -87,10 +87,10 @@ auth: {agents: {issuers: [{issuer: "https://here.example", jwks: {url: set.json}
 	}
 	_ = resp.Body.Close()
 	first := `pdrouter_requests_total{model="m",outcome="completed",route="/v1/completions",status="200"} 1` + "\n"
-	until(t, "the request is counted", func() bool { return strings.Contains(exposed(t, c.meters.registry), first) })
+	Until(t, "the request is counted", func() bool { return strings.Contains(exposed(t, c.meters.registry), first) })
 
-	c.write(strings.Replace(text, "- {name: m,", fmt.Sprintf("- {name: n, engines: [{name: f, url: %q}]}\n- {name: m,", engine.URL), 1))
-	if status, _, mistakes := c.reload(); status != http.StatusOK {
+	c.Write(strings.Replace(text, "- {name: m,", fmt.Sprintf("- {name: n, engines: [{name: f, url: %q}]}\n- {name: m,", engine.URL), 1))
+	if status, _, mistakes := c.Reload(); status != http.StatusOK {
 		t.Fatalf("reload: %d %v", status, mistakes)
 	}
 	got = exposed(t, c.meters.registry)

@@ -94,7 +94,7 @@ func TestFault66ReclaimOutlivesLegs(t *testing.T) {
 	defer stop()
 	stopped := make(chan error, 1)
 	go func() { stopped <- g.Run(ctx) }()
-	until(t, "the pair is warm", func() bool { return g.router.Stats().PairsWarm == 1 })
+	Until(t, "the pair is warm", func() bool { return g.router.Stats().PairsWarm == 1 })
 	busy := make(chan struct{})
 	p.Hold(busy)
 	client, leave := context.WithCancel(t.Context())
@@ -107,10 +107,10 @@ func TestFault66ReclaimOutlivesLegs(t *testing.T) {
 			a.Body.Close()
 		}
 	}()
-	until(t, "prefill has the request", func() bool { return g.router.Stats().Engines[0].InFlight == 1 })
+	Until(t, "prefill has the request", func() bool { return g.router.Stats().Engines[0].InFlight == 1 })
 	leave()
 	<-left
-	until(t, "the request is over", func() bool { return g.router.Stats().Requests == 0 })
+	Until(t, "the request is over", func() bool { return g.router.Stats().Requests == 0 })
 	stop()
 	select {
 	case <-agent.ended:

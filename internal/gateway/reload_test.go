@@ -1,10 +1,8 @@
 package gateway
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,8 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"pdrouter/internal/configfile"
 )
 
 // fakeTalker is an engine whose answers are streams of as many events as it is told to send.
@@ -50,65 +46,6 @@ func newFakeTalker(t *testing.T) *fakeTalker {
 	return f
 }
 
-// changeable is a gateway whose file is changed under it.
-type changeable struct {
-	*Gateway
-	t    *testing.T
-	path string
-}
-
-// serveFile runs a gateway on the file at path until the test ends.
-func serveFile(t *testing.T, path string) *changeable {
-	t.Helper()
-	l, err := configfile.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := New(l, slog.New(slog.NewTextHandler(t.Output(), nil)), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	running(t, g)
-	return &changeable{g, t, path}
-}
-
-// write replaces the file in one step.
-func (c *changeable) write(text string) {
-	c.t.Helper()
-	if err := os.WriteFile(c.path+".new", []byte(text), 0o600); err != nil {
-		c.t.Fatal(err)
-	}
-	if err := os.Rename(c.path+".new", c.path); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// reload asks for a reload, and returns the status and what was said.
-func (c *changeable) reload() (status int, changed, mistakes []string) {
-	c.t.Helper()
-	resp, err := http.Post("http://"+c.operations.Addr().String()+"/config/reload", "", nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	var said struct{ Changed, Mistakes []string }
-	if err := json.NewDecoder(resp.Body).Decode(&said); err != nil {
-		c.t.Fatal(err)
-	}
-	return resp.StatusCode, said.Changed, said.Mistakes
-}
-
-// models is what the gateway serves.
-func (c *changeable) models() string {
-	resp, err := http.Get("http://" + c.clients.Addr().String() + "/v1/models")
-	if err != nil {
-		return err.Error()
-	}
-	defer resp.Body.Close()
-	b, _ := io.ReadAll(resp.Body)
-	return string(b)
-}
-
 // TestFault67BadFileChangesNothing: a file with a mistake is refused with its line, what was in use stays, and a stream that
 // is under way notices nothing; nor of a sound one that takes away its engine, its model and its listener.
 func TestFault67BadFileChangesNothing(t *testing.T) {
@@ -124,7 +61,7 @@ func TestFault67BadFileChangesNothing(t *testing.T) {
 	if err := os.WriteFile(path, []byte(listen+models), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := serveFile(t, path)
+	c := ServeFile(t, path)
 	resp, err := http.Post("http://"+c.clients.Addr().String()+"/v1/completions", "application/json",
 		strings.NewReader(`{"model":"first","prompt":"a","stream":true}`))
 	if err != nil {
@@ -145,15 +82,15 @@ func TestFault67BadFileChangesNothing(t *testing.T) {
 		{"two", listen + models + "limits: {body: -1}\nlog: {level: loud}\n", "gateway.yaml:4: log.level"},
 	} {
 		refused := c.reloads.stats().Refused
-		c.write(row.text)
-		status, _, mistakes := c.reload()
+		c.Write(row.text)
+		status, _, mistakes := c.Reload()
 		if status != http.StatusBadRequest || !slices.ContainsFunc(mistakes, func(m string) bool { return strings.Contains(m, row.want) }) {
 			t.Errorf("%s: %d %q; want 400 and %q", row.name, status, mistakes, row.want)
 		}
 		if s := c.reloads.stats(); s.Refused <= refused || !s.Behind || s.Applied != 0 {
 			t.Errorf("%s: counted %+v", row.name, s)
 		}
-		if said := c.models(); !strings.Contains(said, `"first"`) {
+		if said := c.Models(); !strings.Contains(said, `"first"`) {
 			t.Errorf("%s: models are %s", row.name, said)
 		}
 		engine.more <- true
@@ -163,9 +100,9 @@ func TestFault67BadFileChangesNothing(t *testing.T) {
 	}
 	old := c.clients.Addr().String()
 	applied := c.reloads.stats().Applied
-	c.write("listen: {clients: \"localhost:0\", operations: \"127.0.0.1:0\"}\n" + strings.Replace(strings.Replace(models, "first", "second", 1), "name: e,", "name: other,", 1) +
+	c.Write("listen: {clients: \"localhost:0\", operations: \"127.0.0.1:0\"}\n" + strings.Replace(strings.Replace(models, "first", "second", 1), "name: e,", "name: other,", 1) +
 		"limits: {body: 1000}\n")
-	status, changed, mistakes := c.reload()
+	status, changed, mistakes := c.Reload()
 	if want := []string{"listen.clients", "models[0].name", "models[0].engines[0].name", "limits.body"}; status != http.StatusOK || !slices.Equal(changed, want) {
 		t.Errorf("got %d %q %q; want 200 and %q", status, changed, mistakes, want)
 	}
@@ -177,14 +114,14 @@ func TestFault67BadFileChangesNothing(t *testing.T) {
 	if n := c.reloads.stats().Applied; n != applied+1 {
 		t.Errorf("one reload is counted %d times", n-applied)
 	}
-	until(t, "the old address is closed", func() bool {
+	Until(t, "the old address is closed", func() bool {
 		conn, err := net.Dial("tcp", old)
 		if err == nil {
 			conn.Close()
 		}
 		return err != nil
 	})
-	if said := c.models(); !strings.Contains(said, `"second"`) {
+	if said := c.Models(); !strings.Contains(said, `"second"`) {
 		t.Errorf("models are %s", said)
 	}
 	long, err := http.Post("http://"+c.clients.Addr().String()+"/v1/completions", "application/json",
@@ -239,19 +176,19 @@ func TestReloadByItself(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c := serveFile(t, filepath.Join(dir, "gateway.yaml"))
+	c := ServeFile(t, filepath.Join(dir, "gateway.yaml"))
 	swap(folder("..2", "second", "default: {decode: {policy: round_robin}}\n"))
-	until(t, "the swapped folder is read", func() bool { return strings.Contains(c.models(), `"second"`) })
+	Until(t, "the swapped folder is read", func() bool { return strings.Contains(c.Models(), `"second"`) })
 	before := c.current.Load().l.Routing
 	swap(folder("..3", "second", "default: {decode: {policy: least_load}}\n"))
-	until(t, "the policy is read", func() bool { return c.current.Load().l.Routing != before })
+	Until(t, "the policy is read", func() bool { return c.current.Load().l.Routing != before })
 	swap(folder("..4", "third", "default: {decode: {policy: best}}\n"))
-	until(t, "a policy with a mistake is refused", func() bool { return c.reloads.stats().Behind })
-	if said := c.models(); !strings.Contains(said, `"second"`) {
+	Until(t, "a policy with a mistake is refused", func() bool { return c.reloads.stats().Behind })
+	if said := c.Models(); !strings.Contains(said, `"second"`) {
 		t.Errorf("models are %s", said)
 	}
 	n := c.reloads.stats().Refused
-	until(t, "SIGHUP reads again", func() bool {
+	Until(t, "SIGHUP reads again", func() bool {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 // TestFault44BusyIsNoRestart: an engine that is too busy with its first handshake to say that it is healthy is not used
-// until it does, and nothing that is known of it is void: the handshake goes on, and leaves nothing behind. What it says
+// Until it does, and nothing that is known of it is void: the handshake goes on, and leaves nothing behind. What it says
 // of itself decides, whatever its health was: the same run needs no other handshake, another one needs one.
 func TestFault44BusyIsNoRestart(t *testing.T) {
 	for _, row := range []struct {
@@ -33,42 +33,42 @@ func TestFault44BusyIsNoRestart(t *testing.T) {
 			down := func() {
 				t.Helper()
 				e.SetHealthy(false)
-				until(t, "the engine is down", up(false))
+				Until(t, "the engine is down", up(false))
 			}
 			expect := func(what string, done uint64) {
 				t.Helper()
-				until(t, what+": the pair is warm", warm)
+				Until(t, what+": the pair is warm", warm)
 				if s := g.router.Stats(); s.Handshakes.Done != done || s.Handshakes.Failed != [metahandshake.Failures]uint64{} || s.Leaked != 0 {
 					t.Errorf("%s: %d handshakes, failed %v, %d leaked; want %d, and nothing else", what, s.Handshakes.Done, s.Handshakes.Failed, s.Leaked, done)
 				}
 			}
-			until(t, "the handshake is under way", func() bool { return g.router.Stats().Handshakes.InFlight == 1 })
+			Until(t, "the handshake is under way", func() bool { return g.router.Stats().Handshakes.InFlight == 1 })
 			down()
 			e.SetHealthy(true)
-			until(t, "the engine is back before its leg has ended", up(true))
+			Until(t, "the engine is back before its leg has ended", up(true))
 			down()
 			close(busy)
-			until(t, "the leg has ended", func() bool { return g.router.Stats().Handshakes.Done == 1 })
+			Until(t, "the leg has ended", func() bool { return g.router.Stats().Handshakes.Done == 1 })
 			e.SetHealthy(true)
 			done, again := uint64(1), uint64(0)
 			if row.mute { // it may be another run whenever it comes back
 				again = 1
 			}
-			until(t, "the engine is back", up(true))
+			Until(t, "the engine is back", up(true))
 			done += again
 			expect("busy with a handshake", done)
 			down()
 			e.SetHealthy(true)
-			until(t, "the engine is back", up(true))
+			Until(t, "the engine is back", up(true))
 			done += again
 			expect("busy", done)
 			down()
 			e.Restart("another")
 			e.SetHealthy(true)
 			done++
-			until(t, "one more handshake", func() bool { return g.router.Stats().Handshakes.Done >= done })
+			Until(t, "one more handshake", func() bool { return g.router.Stats().Handshakes.Done >= done })
 			expect("another run", done)
-			until(t, "a request is split", func() bool { return g.reason(t) == "split" })
+			Until(t, "a request is split", func() bool { return g.reason(t) == "split" })
 		})
 	}
 }

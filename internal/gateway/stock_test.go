@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"pdrouter/internal/configfile"
 	"pdrouter/internal/redistest"
@@ -21,7 +20,7 @@ import (
 func stockGateway(t *testing.T, p, d *stocktest.Engine, more string) *Gateway {
 	t.Helper()
 	g := newStockGateway(t, p, d, more)
-	running(t, g)
+	Running(t, g)
 	return g
 }
 
@@ -60,15 +59,6 @@ func (g *Gateway) reason(t *testing.T) string {
 	return a.Header.Get("X-Pdrouter-Reason")
 }
 
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // ranks returns the engine's records in the gateway's own copy.
 func (g *Gateway) ranks(engine string) []metadata.Record {
 	recs, _ := g.cache.Engine(engine)
@@ -80,8 +70,8 @@ func (g *Gateway) ranks(engine string) []metadata.Record {
 func TestFault46SideChannelDead(t *testing.T) {
 	p, d := stocktest.New(t, "p1", 2), stocktest.New(t, "d1", 1)
 	g := stockGateway(t, p, d, "")
-	until(t, "both ranks are published", func() bool { return len(g.ranks("prefill-0")) == 2 })
-	until(t, "a request is split", func() bool { return g.reason(t) == "split" })
+	Until(t, "both ranks are published", func() bool { return len(g.ranks("prefill-0")) == 2 })
+	Until(t, "a request is split", func() bool { return g.reason(t) == "split" })
 	for i, rec := range g.ranks("prefill-0") {
 		if rec.EngineID != "p1" || rec.Rank.TP != i || rec.Size.TP != 2 || rec.Side != p.Side || rec.HTTP != p.URL ||
 			rec.Connector != "vllm-nixl-push" || rec.Role != metadata.Prefill || rec.Compatibility != "digest" || string(rec.Blob) != fmt.Sprintf("agent 0/%d", i) {
@@ -89,12 +79,12 @@ func TestFault46SideChannelDead(t *testing.T) {
 		}
 	}
 	p.StopSideChannel()
-	until(t, "decode serves alone", func() bool { return g.reason(t) == "no_pair" })
+	Until(t, "decode serves alone", func() bool { return g.reason(t) == "no_pair" })
 	if why := g.router.Pairs()[0].Reason; why != "side_channel_dead" {
 		t.Errorf("the pair is not used because %q", why)
 	}
 	p.Listen(t, p.Side)
-	until(t, "a request is split again", func() bool { return g.reason(t) == "split" })
+	Until(t, "a request is split again", func() bool { return g.reason(t) == "split" })
 	if ranks, strays := p.Asked(); strays != 0 {
 		t.Errorf("asked for ranks that do not exist, among %v", ranks)
 	}
@@ -104,16 +94,16 @@ func TestFault46SideChannelDead(t *testing.T) {
 func TestFault44StockRestarted(t *testing.T) {
 	p, d := stocktest.New(t, "p1", 1), stocktest.New(t, "d1", 1)
 	g := stockGateway(t, p, d, "")
-	until(t, "the rank is published", func() bool { return len(g.ranks("prefill-0")) == 1 })
-	until(t, "a request is split", func() bool { return g.reason(t) == "split" })
+	Until(t, "the rank is published", func() bool { return len(g.ranks("prefill-0")) == 1 })
+	Until(t, "a request is split", func() bool { return g.reason(t) == "split" })
 	first := g.ranks("prefill-0")[0]
 	before := g.router.Stats().Handshakes.Done
 	p.Restart("p2")
-	until(t, "the new run is published", func() bool {
+	Until(t, "the new run is published", func() bool {
 		recs := g.ranks("prefill-0")
 		return len(recs) == 1 && recs[0].EngineID == "p2" && recs[0].Generation > first.Generation
 	})
-	until(t, "a request is split", func() bool { return g.reason(t) == "split" })
+	Until(t, "a request is split", func() bool { return g.reason(t) == "split" })
 	if done := g.router.Stats().Handshakes.Done; done != before+1 {
 		t.Errorf("%d handshakes; want 1", done-before)
 	}
@@ -127,11 +117,11 @@ func TestFault45StockDigestsDiffer(t *testing.T) {
 	p, d := stocktest.New(t, "p1", 1), stocktest.New(t, "d1", 1)
 	d.Compat = "other"
 	g := stockGateway(t, p, d, "")
-	until(t, "the pair is judged", func() bool {
+	Until(t, "the pair is judged", func() bool {
 		pair := g.router.Pairs()[0]
 		return pair.Reason == "compatibility" && strings.Contains(pair.Why, "other")
 	})
-	until(t, "decode serves alone", func() bool { return g.reason(t) == "no_pair" })
+	Until(t, "decode serves alone", func() bool { return g.reason(t) == "no_pair" })
 	if n := d.PrefillLegs(); n != 0 {
 		t.Errorf("decode was asked to prefill %d times", n)
 	}
@@ -156,9 +146,9 @@ func TestStockTwoGateways(t *testing.T) {
 			return len(ranks)
 		}
 		n := looks()
-		until(t, "both have looked again and again", func() bool { return looks() > n+20 })
+		Until(t, "both have looked again and again", func() bool { return looks() > n+20 })
 	}
-	until(t, "both know the ranks", same("p1"))
+	Until(t, "both know the ranks", same("p1"))
 	again() // had both come at the very same moment, the later name has won by now
 	run := a.ranks("prefill-0")[0].Incarnation
 	again()
@@ -166,11 +156,11 @@ func TestStockTwoGateways(t *testing.T) {
 		t.Errorf("generation %x became %x and %x", run.Generation, a.ranks("prefill-0")[0].Generation, b.ranks("prefill-0")[0].Generation)
 	}
 	p.Restart("p2")
-	until(t, "both know the new run", same("p2"))
+	Until(t, "both know the new run", same("p2"))
 	if next := a.ranks("prefill-0")[0].Generation; next <= run.Generation {
 		t.Errorf("generation %x follows %x", next, run.Generation)
 	}
-	until(t, "both split", func() bool { return a.reason(t) == "split" && b.reason(t) == "split" })
+	Until(t, "both split", func() bool { return a.reason(t) == "split" && b.reason(t) == "split" })
 	if ranks, strays := p.Asked(); strays != 0 {
 		t.Errorf("asked for ranks that do not exist, among %v", ranks)
 	}
