@@ -227,7 +227,7 @@ func (l *Loaded) Warnings(files bool) []string {
 	all = append(all, l.engineWarnings()...)
 	if files {
 		all = append(append(all, l.tenantWarnings()...), l.trustedWarnings()...)
-		all = append(all, l.keylessWarnings()...)
+		all = append(all, l.emptyKeysWarnings()...)
 	}
 	if !l.Auth.Clients.On() && Reachable(l.Listen.Clients) {
 		all = append(all, fmt.Sprintf("whoever reaches %s can use the engines: auth.clients has neither api_keys_file nor keys", l.Listen.Clients))

@@ -86,8 +86,8 @@ func (l *Loaded) trustedWarnings() []string {
 	return all
 }
 
-// keylessWarnings tell of a file of API keys that has none.
-func (l *Loaded) keylessWarnings() []string {
+// emptyKeysWarnings tell of a file of API keys that has none.
+func (l *Loaded) emptyKeysWarnings() []string {
 	if l.Auth.Clients.APIKeysFile == "" {
 		return nil
 	}

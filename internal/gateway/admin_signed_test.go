@@ -57,7 +57,7 @@ func TestAdminIsSigned(t *testing.T) {
 		g.until("both are seen", func() bool { return g.g.RefusedOverrides() >= 2 })
 		if g.lists("evil")() || !g.lists("one", "up")() || !g.lists("two", "up")() {
 			out, _ := g.engines(auth.ReadScope, "list")
-			t.Errorf("somebody else's wish is done:\n%s", out)
+			t.Errorf("somebody else's override holds:\n%s", out)
 		}
 	}
 	b.must("two is", "drain", "two")
