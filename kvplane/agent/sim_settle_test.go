@@ -132,13 +132,25 @@ func (s *sim) heal() {
 				continue
 			}
 			at += s.times.Deadline
-			s.after(at, func() {
-				q := s.probe(p, d)
-				q.probe = true
-				s.send(q)
-			})
+			s.after(at, func() { s.sendProbe(p, d) })
 		}
 	}
+}
+
+// sendProbe sends the request that a healthy pair must serve at the first attempt. Where tables are small, what a slow prefill still offers
+// for requests whose cancel was lost may fill them: that is waited for.
+func (s *sim) sendProbe(p, d *simEngine) {
+	if s.caps != (core.Bounds{}) {
+		for _, n := range p.current().nodes {
+			if _, offers, _ := n.owner.producer.Counts(); offers >= s.caps.Outgoing {
+				s.after(s.times.Lease, func() { s.sendProbe(p, d) })
+				return
+			}
+		}
+	}
+	q := s.probe(p, d)
+	q.probe = true
+	s.send(q)
 }
 
 // probe is a request between two engines that needs all of its tokens.
