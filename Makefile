@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 WHEELS ?= bin
 PYTHON ?= python3
-.PHONY: help build image lib wheel demo test check deps e2e-vllm e2e-vllm-plane bench measurements peers vram-bundle vllm-bundle sim mutants soak faults pin-images vuln clean
+.PHONY: help build image lib wheel demo test test-long check deps e2e-vllm e2e-vllm-plane bench measurements peers vram-bundle vllm-bundle sim mutants soak faults pin-images vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go
@@ -33,12 +33,15 @@ wheel: lib ## bin/pdrouter_vllm-….whl: the plane as a connector of vLLM, with 
 demo: ## a gateway and four engines on this machine, every answer compared
 	@$(GO) run ./cmd/pdrouter demo
 
-test: deps check ## everything that CI runs but the stock engine: linters, all tests with the race detector
+test: deps ## all tests, but for long walks
 	$(call step,build without cgo,env CGO_ENABLED=0 $(GO) build $(VCS) -o bin/pdrouter ./cmd/pdrouter)
-	$(call step,tests with the race detector,$(GO) test -race -shuffle=on -p 5 -timeout 15m ./...)
-	$(call step,budgets of allocations without it,$(GO) test -run TestAllocations ./router)
+	$(call step,tests,$(GO) test -short -shuffle=on -p 5 -timeout 15m ./...)
 	$(call step,the vLLM connector's own tests,$(PYTHON) -B -m unittest discover -q -s kvplane/vllm/tests -t kvplane/vllm)
 	$(call step,kubernetes manifests,$(GO) -C internal/kubetest test -count=1 ./...)
+
+test-long: deps ## all tests with the race detector, then the long walks without it: 1,000 traces, each mutant
+	$(call step,tests with the race detector,$(GO) test -race -shuffle=on -p 5 -timeout 20m ./...)
+	$(call step,long walks,env KVPLANE_SEEDS=all $(GO) test -count=1 -run '^(TestSimulator.*|TestMutants)$$' ./kvplane/agent)
 
 check: .deps/golangci-lint-$(GOLANGCI) ## gofmt, go vet, golangci-lint
 	$(call step,gofmt,.ci/gofmt)
