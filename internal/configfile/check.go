@@ -221,7 +221,7 @@ func (l *Loaded) WhereRecords() string {
 	return where + ", not signed"
 }
 
-// Warnings are what is allowed and seldom meant.
+// Warnings are what is allowed and seldom intended.
 func (l *Loaded) Warnings(files bool) []string {
 	all := append(l.Auth.DevelopmentWarnings(), l.Tenants.Warnings()...)
 	all = append(all, l.engineWarnings()...)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestCheckMeant: what is allowed and seldom meant is told, and nothing is told of what is meant.
-func TestCheckMeant(t *testing.T) {
+// TestCheckUnintended: what is allowed and seldom intended is warned of, and nothing else is.
+func TestCheckUnintended(t *testing.T) {
 	dir := t.TempDir()
 	_, private, public := makeKey(t, filepath.Join(dir, "keys"))
 	text := func(decode, trusted, token string) string {

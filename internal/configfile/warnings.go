@@ -34,7 +34,7 @@ func normalURL(text string) string {
 	return u.Scheme + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }
 
-// engineWarnings are what is allowed of engines and seldom meant.
+// engineWarnings are what is allowed of engines and seldom intended.
 func (l *Loaded) engineWarnings() []string {
 	var all []string
 	control := false

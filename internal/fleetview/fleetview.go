@@ -55,7 +55,7 @@ type View struct {
 	dns        map[List]*discovery.DNS
 	files      map[List]*discovery.File
 	pending    map[List]bool // sources of the first base that have not been looked at
-	told       map[conflict]bool
+	logged     map[conflict]bool
 	rejected   uint64 // changes that could not be applied
 }
 
@@ -63,7 +63,7 @@ type View struct {
 func New(base config.Config, store *overrides.Store, inFlight func(engine string) int64, apply Apply, log *slog.Logger) *View {
 	v := &View{log: log, inFlight: inFlight, apply: apply, overrides: store, news: make(chan struct{}, 1), again: make(chan struct{}, 1),
 		known: make(chan struct{}), found: map[List]found{}, renewed: map[List]bool{}, removed: map[string]int64{}, unreadable: map[string]string{},
-		dns: map[List]*discovery.DNS{}, files: map[List]*discovery.File{}, pending: map[List]bool{}, told: map[conflict]bool{}}
+		dns: map[List]*discovery.DNS{}, files: map[List]*discovery.File{}, pending: map[List]bool{}, logged: map[conflict]bool{}}
 	for at := range sourcesOf(base) {
 		v.pending[at] = true
 	}
@@ -181,7 +181,7 @@ func (v *View) snapshot() snapshot {
 func (v *View) Merge(cfg config.Config) config.Config {
 	v.keep(cfg)
 	cfg, _, out := v.snapshot().merge(cfg)
-	v.tell(out)
+	v.logLeftOut(out)
 	return cfg
 }
 
@@ -231,15 +231,15 @@ func listed(cfg config.Config, name string) bool {
 	return false
 }
 
-// tell logs each engine that is left out, once.
-func (v *View) tell(out []conflict) {
+// logLeftOut logs each engine that is left out, once.
+func (v *View) logLeftOut(out []conflict) {
 	now := map[conflict]bool{}
 	v.mu.Lock()
-	before := v.told
+	before := v.logged
 	for _, c := range out {
 		now[c] = true
 	}
-	v.told = now
+	v.logged = now
 	v.mu.Unlock()
 	for c := range now {
 		if !before[c] {

@@ -32,5 +32,5 @@ func (g *Gateway) openEngines(l *configfile.Loaded) {
 	g.controller.merge = g.engines.Merge // also for a reload that comes before anything was found
 	g.controller.without = g.engines.LeaveOut
 	g.controller.subscribe(g.engines.Follow)
-	g.adminRoutes = adminapi.New(adminapi.Config{Auth: currentAdmins{g}, View: g.engines, Overrides: store, Stats: g.router.Stats, Requests: g.meters.adminRequests, Log: g.log})
+	g.adminRoutes = adminapi.New(adminapi.Config{Auth: currentAdmins{g}, View: g.engines, Overrides: store, Stats: g.router.Stats, Requests: g.metrics.adminRequests, Log: g.log})
 }

@@ -48,14 +48,14 @@ func setLogs(to *telemetry.Logs, c configfile.Log) {
 // Gateway is everything that pdrouter serve runs, built and listening but not yet serving. What stands here lives as long
 // as it does; what a reload replaces is in current.
 type Gateway struct {
-	log    *slog.Logger
-	logs   *telemetry.Logs // what log goes by; nil: it does not change
-	meters *metrics
-	router *router.Router
-	parts  router.Parts // of the router, but for what is the snapshot's
-	cache  *cache.Cache
-	store  metadata.Store
-	redis  redisdb.Client // nil if none is configured
+	log     *slog.Logger
+	logs    *telemetry.Logs // what log goes by; nil: it does not change
+	metrics *metrics
+	router  *router.Router
+	parts   router.Parts // of the router, but for what is the snapshot's
+	cache   *cache.Cache
+	store   metadata.Store
+	redis   redisdb.Client // nil if none is configured
 
 	limiter  *limits.Limiter
 	reclaims *reclaims // the agent among stock engines
@@ -121,10 +121,10 @@ func New(l *configfile.Loaded, log *slog.Logger, o Options) (_ *Gateway, err err
 		g.signer = records.Shared()
 	}
 	g.responses = shared.NewCache(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "responses", g.signer, log)
-	g.meters = newMetrics(o.Version, o.Commit)
-	g.meters.knows = func(engine string) bool { return g.router.Knows(engine) }
+	g.metrics = newMetrics(o.Version, o.Commit)
+	g.metrics.knows = func(engine string) bool { return g.router.Knows(engine) }
 	g.limiter = limits.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, log)
-	g.parts = router.Parts{Records: g.cache, Observe: g.meters.observe, Gone: g.meters.forget, Refused: g.meters.refused, Responses: g.responses, Log: log}
+	g.parts = router.Parts{Records: g.cache, Observe: g.metrics.observe, Gone: g.metrics.forget, Refused: g.metrics.refused, Responses: g.responses, Log: log}
 	if records != nil && l.Auth.Records.KeyFile != "" {
 		g.parts.Tickets = records.Tickets()
 	}
@@ -149,7 +149,7 @@ func New(l *configfile.Loaded, log *slog.Logger, o Options) (_ *Gateway, err err
 	g.controller.reloaded = g.reloaded
 	g.openEngines(l)
 	g.reloads.began(time.Now())
-	g.meters.registry.Collect(g.collect)
+	g.metrics.registry.Collect(g.collect)
 	return g, nil
 }
 
@@ -182,14 +182,14 @@ func (g *Gateway) Operations() net.Addr { return g.operations.Addr() }
 func (g *Gateway) routes(l *configfile.Loaded, voucher metadata.Voucher) (err error) {
 	g.agentRoutes, err = routes.New(l.Advanced.MetadataRoutes, routes.Parts{
 		Store: g.store, Copy: g.cache, Authorizer: routes.AuthorizerFunc(g.authorizeAgent), Voucher: voucher, Pairs: g.router.Pairs,
-		Paired: g.router.Paired, Refused: g.meters.refusedAgent, Log: g.log,
+		Paired: g.router.Paired, Refused: g.metrics.refusedAgent, Log: g.log,
 	})
 	if err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", g.router.Operations())
-	mux.Handle("GET /metrics", g.meters.registry.Handler())
+	mux.Handle("GET /metrics", g.metrics.registry.Handler())
 	mux.HandleFunc("POST /config/reload", g.reloadRoute)
 	guarded := administered(g.admin, g.router.Ready, mux, g.log)
 	g.operationRoutes = loopbackHosts(g.admin, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

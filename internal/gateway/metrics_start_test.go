@@ -40,9 +40,9 @@ auth: {agents: {issuers: [{issuer: "https://here.example", jwks: {url: set.json}
 	c.Write(text)
 	c = ServeFile(t, c.Path)
 	Until(t, "the file of engines was read", func() bool {
-		return strings.Contains(exposed(t, c.meters.registry), "pdrouter_source_age_seconds{")
+		return strings.Contains(exposed(t, c.metrics.registry), "pdrouter_source_age_seconds{")
 	})
-	families, err := c.meters.registry.Gather()
+	families, err := c.metrics.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ auth: {agents: {issuers: [{issuer: "https://here.example", jwks: {url: set.json}
 		`pdrouter_admin_requests_total{action="drain",status="403"}`,
 		`pdrouter_engine_ejections_total{engine="e",reason="answers"}`,
 	}
-	got := exposed(t, c.meters.registry)
+	got := exposed(t, c.metrics.registry)
 	for _, s := range series {
 		if !strings.Contains(got, s+" 0\n") {
 			t.Errorf("no %s at 0", s)
@@ -87,13 +87,13 @@ auth: {agents: {issuers: [{issuer: "https://here.example", jwks: {url: set.json}
 	}
 	_ = resp.Body.Close()
 	first := `pdrouter_requests_total{model="m",outcome="completed",route="/v1/completions",status="200"} 1` + "\n"
-	Until(t, "the request is counted", func() bool { return strings.Contains(exposed(t, c.meters.registry), first) })
+	Until(t, "the request is counted", func() bool { return strings.Contains(exposed(t, c.metrics.registry), first) })
 
 	c.Write(strings.Replace(text, "- {name: m,", fmt.Sprintf("- {name: n, engines: [{name: f, url: %q}]}\n- {name: m,", engine.URL), 1))
 	if status, _, mistakes := c.Reload(); status != http.StatusOK {
 		t.Fatalf("reload: %d %v", status, mistakes)
 	}
-	got = exposed(t, c.meters.registry)
+	got = exposed(t, c.metrics.registry)
 	for _, s := range slices.DeleteFunc(series, func(s string) bool { return !strings.Contains(s, `model="m"`) }) {
 		if s = strings.Replace(s, `model="m"`, `model="n"`, 1); !strings.Contains(got, s+" 0\n") {
 			t.Errorf("after the reload: no %s at 0", s)

@@ -166,7 +166,7 @@ func (g *Gateway) settle(snap, old *snapshot) {
 		setLogs(g.logs, snap.l.Log)
 	}
 	g.current.Store(snap)
-	g.meters.expect(snap.l.Models)
+	g.metrics.expect(snap.l.Models)
 	for d, secure := range snap.secure {
 		d.Secure.Store(secure)
 	}
