@@ -98,7 +98,7 @@ soak: ## engines killed, clients that leave, configurations that change, for SOA
 	PDROUTER_SOAK=$(SOAK) $(GO) test -run '^TestSoak$$' -count=1 -v -timeout 0 ./cmd/pdrouter/
 
 faults: ## every fault that tests provoke: row, what was answered and counted, result
-	$(GO) test -json -count=1 -run '^TestFault' ./router/... ./auth/... ./metadata/... ./internal/background ./internal/limits ./internal/redisdb ./kvplane/... ./internal/gateway ./cmd/pdrouter | $(GO) run ./internal/faults
+	$(GO) test -json -count=1 -run '^TestFault' ./router/... ./auth/... ./metadata/... ./internal/background ./internal/limits ./internal/redisdb ./kvplane/... ./internal/gateway ./internal/refengine/... ./cmd/pdrouter | $(GO) run ./internal/faults
 
 pin-images: ## pin the base images to the digests that their tags have now; needs crane or docker buildx
 	internal/deps/pin-images.sh
