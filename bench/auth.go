@@ -20,25 +20,27 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
+	"pdrouter/bench/harness"
+	"pdrouter/bench/load"
 )
 
 // authSuite measures what it costs to verify tokens and keys.
-func authSuite() Suite {
-	return Suite{Name: "auth", Brief: "time to know who calls, beside the bare operations", run: func(ctx context.Context, r *Run) error {
+func authSuite() harness.Suite {
+	return harness.Suite{Name: "auth", Brief: "time to know who calls, beside the bare operations", Run: func(ctx context.Context, r *harness.Run) error {
 		rows, err := authRows()
 		if err != nil {
 			return err
 		}
-		return r.versus(ctx, rows)
+		return r.CompareEach(ctx, rows)
 	}}
 }
 
-func authRows() ([]versus, error) {
+func authRows() ([]harness.Versus, error) {
 	seen, err := seenBefore()
 	if err != nil {
 		return nil, err
 	}
-	rows := []versus{seen}
+	rows := []harness.Versus{seen}
 	for _, algorithm := range []string{keys.EdDSA, keys.ES256, keys.RS256} {
 		first, err := seenFirst(algorithm)
 		if err != nil {
@@ -46,7 +48,7 @@ func authRows() ([]versus, error) {
 		}
 		rows = append(rows, first)
 	}
-	rows[1].goal = 100 // EdDSA
+	rows[1].Goal = 100 // EdDSA
 	key, err := apiKey()
 	if err != nil {
 		return nil, err
@@ -56,26 +58,26 @@ func authRows() ([]versus, error) {
 
 const authSlice = 50 * time.Millisecond
 
-func seenBefore() (versus, error) {
+func seenBefore() (harness.Versus, error) {
 	key, err := keys.Generate(keys.EdDSA)
 	if err != nil {
-		return versus{}, err
+		return harness.Versus{}, err
 	}
 	v, token, err := verifierOf(key)
 	if err != nil {
-		return versus{}, err
+		return harness.Versus{}, err
 	}
-	return versus{
-		name: "token, seen before", unit: "µs", beside: "digest", goal: 2, slice: authSlice,
-		run: func(n int) error {
+	return harness.Versus{
+		Name: "token, seen before", Unit: "µs", Beside: "digest", Goal: 2, Slice: authSlice,
+		Run: func(n int) error {
 			for range n {
 				if p, err := v.Authenticate(token); err != nil || p.Subject != "bench" {
-					return fmt.Errorf("%w: token is refused: %w", errVoid, err)
+					return fmt.Errorf("%w: token is refused: %w", load.ErrVoid, err)
 				}
 			}
 			return nil
 		},
-		limit: digests(token),
+		Limit: digests(token),
 	}, nil
 }
 
@@ -105,30 +107,30 @@ func verifierOf(key *keys.Key) (*auth.Verifier, string, error) {
 }
 
 // seenFirst verifies a token of one algorithm. The peer verifies one of its own key with the same claims.
-func seenFirst(algorithm string) (versus, error) {
+func seenFirst(algorithm string) (harness.Versus, error) {
 	key, err := keys.Generate(algorithm)
 	if err != nil {
-		return versus{}, err
+		return harness.Versus{}, err
 	}
 	v, token, err := verifierOf(key)
 	if err != nil {
-		return versus{}, err
+		return harness.Versus{}, err
 	}
 	peer, err := bareJWT(algorithm, token)
 	if err != nil {
-		return versus{}, err
+		return harness.Versus{}, err
 	}
-	return versus{
-		name: "token, seen first, " + algorithm, unit: "µs", beside: "golang-jwt alone", times: 1.1, slice: authSlice,
-		run: func(n int) error {
+	return harness.Versus{
+		Name: "token, seen first, " + algorithm, Unit: "µs", Beside: "golang-jwt alone", Times: 1.1, Slice: authSlice,
+		Run: func(n int) error {
 			for range n {
 				if _, err := v.Verify(token); err != nil {
-					return fmt.Errorf("%w: %w", errVoid, err)
+					return fmt.Errorf("%w: %w", load.ErrVoid, err)
 				}
 			}
 			return nil
 		},
-		limit: peer,
+		Limit: peer,
 	}, nil
 }
 
@@ -161,17 +163,17 @@ func bareJWT(algorithm, like string) (func(int) error, error) {
 		for range n {
 			var c auth.Claims
 			if _, err := parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return private.Public(), nil }); err != nil {
-				return fmt.Errorf("%w: %w", errVoid, err)
+				return fmt.Errorf("%w: %w", load.ErrVoid, err)
 			}
 		}
 		return nil
 	}, nil
 }
 
-func apiKey() (versus, error) {
+func apiKey() (harness.Versus, error) {
 	dir, err := os.MkdirTemp("", "pdrouter-bench")
 	if err != nil {
-		return versus{}, fmt.Errorf("bench: %w", err)
+		return harness.Versus{}, fmt.Errorf("bench: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "keys")
@@ -180,31 +182,31 @@ func apiKey() (versus, error) {
 		fmt.Fprintf(&lines, "client-%d:%x\n", i, sha256.Sum256([]byte(strconv.Itoa(i))))
 	}
 	if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
-		return versus{}, fmt.Errorf("bench: %w", err)
+		return harness.Versus{}, fmt.Errorf("bench: %w", err)
 	}
 	key, err := auth.AppendAPIKey(file, "client-9999", nil, auth.Limits{})
 	if err != nil {
-		return versus{}, err
+		return harness.Versus{}, err
 	}
 	keys, err := auth.LoadAPIKeys(file)
 	if err != nil {
-		return versus{}, err
+		return harness.Versus{}, err
 	}
 	clients, err := auth.NewClients(auth.ClientsConfig{APIKeys: keys})
 	if err != nil {
-		return versus{}, err
+		return harness.Versus{}, err
 	}
 	header := "Bearer " + key
-	return versus{
-		name: "API key", unit: "µs", beside: "digest", goal: 2, slice: authSlice,
-		run: func(n int) error {
+	return harness.Versus{
+		Name: "API key", Unit: "µs", Beside: "digest", Goal: 2, Slice: authSlice,
+		Run: func(n int) error {
 			for range n {
 				if p, err := clients.Authenticate(header); err != nil || p.Subject != "client-9999" {
-					return fmt.Errorf("%w: key is refused: %w", errVoid, err)
+					return fmt.Errorf("%w: key is refused: %w", load.ErrVoid, err)
 				}
 			}
 			return nil
 		},
-		limit: digests(key),
+		Limit: digests(key),
 	}, nil
 }

@@ -6,34 +6,37 @@ import (
 	"fmt"
 	"time"
 
+	"pdrouter/bench/fake"
+	"pdrouter/bench/harness"
+	"pdrouter/bench/suites/replay"
 	"pdrouter/policies"
 )
 
 // choiceSuite measures the policies.
-func choiceSuite() Suite {
-	return Suite{Name: "route/choice", Brief: "time of a choice among 10, 100 and 1,000 engines, by policy", run: func(ctx context.Context, r *Run) error {
+func choiceSuite() harness.Suite {
+	return harness.Suite{Name: "route/choice", Brief: "time of a choice among 10, 100 and 1,000 engines, by policy", Run: func(ctx context.Context, r *harness.Run) error {
 		rows, err := choiceRows()
 		if err != nil {
 			return err
 		}
-		return r.versus(ctx, rows)
+		return r.CompareEach(ctx, rows)
 	}}
 }
 
-func choiceRows() ([]versus, error) {
+func choiceRows() ([]harness.Versus, error) {
 	const usual = "round_robin"
-	var rows []versus
+	var rows []harness.Versus
 	for _, engines := range []int{10, 100, 1000} {
 		limit, err := choices(usual, engines)
 		if err != nil {
 			return nil, err
 		}
-		for _, policy := range []string{"random", "least_load", "power_of_two", byPrefix} {
+		for _, policy := range []string{"random", "least_load", "power_of_two", replay.ByPrefix} {
 			run, err := choices(policy, engines)
 			if err != nil {
 				return nil, err
 			}
-			rows = append(rows, versus{name: fmt.Sprintf("%s, %d engines", policy, engines), unit: "ns", beside: usual, run: run, limit: limit, slice: 20 * time.Millisecond})
+			rows = append(rows, harness.Versus{Name: fmt.Sprintf("%s, %d engines", policy, engines), Unit: "ns", Beside: usual, Run: run, Limit: limit, Slice: 20 * time.Millisecond})
 		}
 	}
 	return rows, nil
@@ -58,7 +61,7 @@ func choices(policy string, engines int) (func(n int) error, error) {
 	return func(n int) error {
 		for range n {
 			turn++
-			if c := p.Choose(policies.Request{Model: benchModel, PromptTokens: 200}, f, policies.Draw{Turn: turn, Random: turn * 0x9e3779b97f4a7c15}); !c.Split {
+			if c := p.Choose(policies.Request{Model: fake.Model, PromptTokens: 200}, f, policies.Draw{Turn: turn, Random: turn * 0x9e3779b97f4a7c15}); !c.Split {
 				return errors.New("bench: nothing was chosen: " + string(c.Reason))
 			}
 		}

@@ -1,9 +1,13 @@
 package bench
 
-import "testing"
+import (
+	"testing"
+
+	"pdrouter/bench/suites/replay"
+)
 
 func TestChoices(t *testing.T) {
-	for _, policy := range []string{"round_robin", "random", "least_load", "power_of_two", byPrefix} {
+	for _, policy := range []string{"round_robin", "random", "least_load", "power_of_two", replay.ByPrefix} {
 		run, err := choices(policy, 10)
 		if err != nil {
 			t.Fatal(err)

@@ -11,10 +11,13 @@ import (
 
 	"pdrouter/auth/keys"
 	"pdrouter/auth/records"
+	"pdrouter/bench/harness"
+	"pdrouter/bench/load"
+	"pdrouter/bench/suites/pair"
+	"pdrouter/bench/suites/redis"
 	"pdrouter/internal/redisdb"
 	"pdrouter/metadata"
 	"pdrouter/metadata/cache"
-	"pdrouter/metadata/handshake"
 	"pdrouter/metadata/redisstore"
 )
 
@@ -25,20 +28,20 @@ const (
 )
 
 // metadataSuite measures the local copy of the records and the registry of handshakes.
-func metadataSuite() Suite {
-	return Suite{
-		Name: "metadata", Brief: fmt.Sprintf("the records of %d engines with %d ranks each in a real Redis", fleetEngines, fleetRanks), run: measureMetadata,
+func metadataSuite() harness.Suite {
+	return harness.Suite{
+		Name: "metadata", Brief: fmt.Sprintf("the records of %d engines with %d ranks each in a real Redis", fleetEngines, fleetRanks), Run: measureMetadata,
 	}
 }
 
-func measureMetadata(ctx context.Context, r *Run) error {
+func measureMetadata(ctx context.Context, r *harness.Run) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server, err := startRedis(ctx)
+	server, err := redis.StartRedis(ctx)
 	if err != nil {
 		return err
 	}
-	defer server.stop()
+	defer server.Stop()
 	f := &recordFleet{ctx: ctx, server: server}
 	defer f.close()
 	if err := f.fill(); err != nil {
@@ -48,13 +51,13 @@ func measureMetadata(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	return r.versus(ctx, rows)
+	return r.CompareEach(ctx, rows)
 }
 
 // recordFleet is the records in Redis, and what reads them.
 type recordFleet struct {
 	ctx     context.Context
-	server  *redisServer
+	server  *redis.RedisServer
 	vouch   *records.Records
 	clients []redisdb.Client
 	running sync.WaitGroup
@@ -71,7 +74,7 @@ func (f *recordFleet) close() {
 
 // store returns a store with a connection of its own.
 func (f *recordFleet) store() (*redisstore.Store, redisdb.Client, error) {
-	db, err := f.server.open()
+	db, err := f.server.Open()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -97,7 +100,7 @@ func (f *recordFleet) cache(n int) (*cache.Cache, func(), error) {
 	}()
 	end := func() { stop(); <-ended }
 	for c.Stats().Engines < n {
-		if err := pause(ctx, time.Millisecond); err != nil {
+		if err := harness.Pause(ctx, time.Millisecond); err != nil {
 			end()
 			return nil, nil, err
 		}
@@ -159,7 +162,7 @@ func engineNames() []string {
 	return names
 }
 
-func (f *recordFleet) rows() ([]versus, error) {
+func (f *recordFleet) rows() ([]harness.Versus, error) {
 	local, _, err := f.cache(fleetEngines) // it ends with the suite
 	if err != nil {
 		return nil, err
@@ -175,22 +178,22 @@ func (f *recordFleet) rows() ([]versus, error) {
 	if err != nil {
 		return nil, err
 	}
-	pair, err := pairLookup()
+	pair, err := pair.PairLookup()
 	if err != nil {
 		return nil, err
 	}
-	return []versus{
+	return []harness.Versus{
 		{
-			name: "lookup", unit: "ns", beside: "map and lock", goal: 1000, slice: 50 * time.Millisecond,
-			run: func(n int) error {
+			Name: "lookup", Unit: "ns", Beside: "map and lock", Goal: 1000, Slice: 50 * time.Millisecond,
+			Run: func(n int) error {
 				for i := range n {
 					if recs, ok := local.Engine(names[i%len(names)]); !ok || len(recs) != fleetRanks {
-						return fmt.Errorf("%w: %s has %d records", errVoid, names[i%len(names)], len(recs))
+						return fmt.Errorf("%w: %s has %d records", load.ErrVoid, names[i%len(names)], len(recs))
 					}
 				}
 				return nil
 			},
-			limit: func(n int) error {
+			Limit: func(n int) error {
 				for i := range n {
 					lock.RLock()
 					found += plain[names[i%len(names)]]
@@ -200,7 +203,7 @@ func (f *recordFleet) rows() ([]versus, error) {
 			},
 		},
 		pair,
-		{name: "start", unit: "s", wall: true, beside: "the bare values", goal: 5, run: f.start, limit: f.fetch},
+		{Name: "start", Unit: "s", Wall: true, Beside: "the bare values", Goal: 5, Run: f.start, Limit: f.fetch},
 		change,
 	}, nil
 }
@@ -238,21 +241,21 @@ func (f *recordFleet) fetch(n int) error {
 			got, keys = got+len(values), keys[k:]
 		}
 		if got != fleetEngines*fleetRanks {
-			return fmt.Errorf("%w: %d values; want %d", errVoid, got, fleetEngines*fleetRanks)
+			return fmt.Errorf("%w: %d values; want %d", load.ErrVoid, got, fleetEngines*fleetRanks)
 		}
 	}
 	return nil
 }
 
 // change publishes at one gateway and waits for another.
-func (f *recordFleet) change(local *cache.Cache) (versus, error) {
+func (f *recordFleet) change(local *cache.Cache) (harness.Versus, error) {
 	_, db, err := f.store()
 	if err != nil {
-		return versus{}, err
+		return harness.Versus{}, err
 	}
 	sub := db.Subscribe(f.ctx, "bench-ping")
 	if _, err := sub.Receive(f.ctx); err != nil {
-		return versus{}, fmt.Errorf("bench: redis: %w", err)
+		return harness.Versus{}, fmt.Errorf("bench: redis: %w", err)
 	}
 	heard := sub.Channel()
 	run := func(n int) error {
@@ -266,7 +269,7 @@ func (f *recordFleet) change(local *cache.Cache) (versus, error) {
 					break
 				}
 				if time.Since(start) > 10*time.Second {
-					return fmt.Errorf("%w: a change did not come", errVoid)
+					return fmt.Errorf("%w: a change did not come", load.ErrVoid)
 				}
 			}
 		}
@@ -285,53 +288,5 @@ func (f *recordFleet) change(local *cache.Cache) (versus, error) {
 		}
 		return nil
 	}
-	return versus{name: "change", unit: "ms", wall: true, beside: "a bare message", goal: 100, slice: 200 * time.Millisecond, run: run, limit: limit}, nil
-}
-
-// pairLookup asks the registry whether pairs have shaken hands.
-func pairLookup() (versus, error) {
-	const side = 100
-	var pairs []metadata.Pair
-	for p := range side {
-		for d := range side {
-			pairs = append(pairs, metadata.Pair{
-				Prefill: metadata.Incarnation{Engine: fmt.Sprintf("prefill-%d", p), Generation: 1},
-				Decode:  metadata.Incarnation{Engine: fmt.Sprintf("decode-%d", d), Generation: 1},
-			})
-		}
-	}
-	registry, err := handshake.New(handshake.Config{Queue: len(pairs)}, func(context.Context, metadata.Pair) error { return nil })
-	if err != nil {
-		return versus{}, err
-	}
-	for _, p := range pairs {
-		if err := registry.Wait(context.Background(), p); err != nil {
-			return versus{}, err
-		}
-	}
-	var lock sync.RWMutex
-	plain := map[metadata.Pair]int{}
-	for i, p := range pairs {
-		plain[p] = i
-	}
-	var found int
-	return versus{
-		name: "pair", unit: "ns", beside: "map and lock", goal: 1000, slice: 50 * time.Millisecond,
-		run: func(n int) error {
-			for i := range n {
-				if !registry.Ready(pairs[i*617%len(pairs)]) {
-					return fmt.Errorf("%w: a pair is not ready", errVoid)
-				}
-			}
-			return nil
-		},
-		limit: func(n int) error {
-			for i := range n {
-				lock.RLock()
-				found += plain[pairs[i*617%len(pairs)]]
-				lock.RUnlock()
-			}
-			return nil
-		},
-	}, nil
+	return harness.Versus{Name: "change", Unit: "ms", Wall: true, Beside: "a bare message", Goal: 100, Slice: 200 * time.Millisecond, Run: run, Limit: limit}, nil
 }

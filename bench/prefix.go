@@ -9,21 +9,26 @@ import (
 	"strings"
 	"time"
 
+	"pdrouter/bench/fake"
+	"pdrouter/bench/harness"
+	"pdrouter/bench/report"
+	"pdrouter/bench/suites/overhead"
+	"pdrouter/bench/suites/replay"
 	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
 )
 
 // prefixSuite measures the policy that looks at prefixes.
-func prefixSuite() Suite {
-	return Suite{Name: "route/prefix", Brief: "policy prefix: lookups, memory, and a gateway with it", run: func(ctx context.Context, r *Run) error {
+func prefixSuite() harness.Suite {
+	return harness.Suite{Name: "route/prefix", Brief: "policy prefix: lookups, memory, and a gateway with it", Run: func(ctx context.Context, r *harness.Run) error {
 		for _, size := range []int{1 << 10, 16 << 10, 220 << 10} {
-			if err := r.byPrefix(ctx, size); err != nil {
+			if err := byPrefix(ctx, r, size); err != nil {
 				return err
 			}
 		}
-		r.rounds(2 * r.Rounds) // what follows is short
+		r.SetRounds(2 * r.Rounds) // what follows is short
 		for _, l := range prefixLookups() {
-			err := r.contest(ctx, l.contest())
+			err := r.Compare(ctx, l.contest())
 			l.close()
 			if err != nil {
 				return err
@@ -69,7 +74,7 @@ func (l *prefixLookup) name() string {
 func (l *prefixLookup) open() (err error) {
 	before := heapNow()
 	l.index = prefixes.New(l.blocks)
-	role := policies.Role{Policy: byPrefix}
+	role := policies.Role{Policy: replay.ByPrefix}
 	if l.by, err = policies.New(policies.Config{Default: policies.Choosing{Decode: role}}); err != nil {
 		return err
 	}
@@ -98,12 +103,12 @@ func (l *prefixLookup) close() { *l = prefixLookup{blocks: l.blocks, engines: l.
 func (l *prefixLookup) look() (int, error) {
 	l.next = (l.next + 1) % l.prompts
 	binary.LittleEndian.PutUint64(l.prompt[prefixes.Bytes(l.shared):], uint64(l.next))
-	l.chain, _ = l.index.Chain(l.chain[:0], l.index.Key(0, benchModel), l.prompt)
+	l.chain, _ = l.index.Chain(l.chain[:0], l.index.Key(0, fake.Model), l.prompt)
 	l.pieces = l.index.Find(l.chain, l.pieces)
 	for i, h := range l.holders {
 		l.fleet.Decode[i].Cached = prefixes.Bytes(int(l.pieces[h])) / 4
 	}
-	c := l.by.Choose(policies.Request{Model: benchModel, Unsplittable: policies.Aggregated}, l.fleet, policies.Draw{Turn: uint64(l.next)})
+	c := l.by.Choose(policies.Request{Model: fake.Model, Unsplittable: policies.Aggregated}, l.fleet, policies.Draw{Turn: uint64(l.next)})
 	if c.Decode < 0 {
 		return 0, errors.New("bench: nothing was chosen: " + string(c.Reason))
 	}
@@ -112,22 +117,22 @@ func (l *prefixLookup) look() (int, error) {
 }
 
 // contest is the lookup beside round robin, with what its index takes.
-func (l *prefixLookup) contest() contest {
+func (l *prefixLookup) contest() harness.Comparison {
 	const usual = "round_robin"
 	words := (l.engines + 63) / 64
 	bound := 1.07 * float64(24+8+8*words) // what prefixes.New says, and what Go adds to round up
-	row := versus{unit: "µs", slice: 20 * time.Millisecond}
+	row := harness.Versus{Unit: "µs", Slice: 20 * time.Millisecond}
 	n, m := 0, 0
-	return contest{name: l.name(), metrics: []metric{
-		{what: "lookup and choice", unit: "µs"},
-		{what: "memory a block", unit: "bytes", goals: atMost(bound)},
-		{what: "allocated a lookup", unit: "bytes", goals: []Goal{{Plus: 0.5}}}, // what runs beside it is counted too
-		{what: "blocks at its fullest", unit: "% of the bound", goals: atMost(100)},
-	}, contenders: []contender{
-		{of: us, round: func(context.Context, time.Duration) (s sample, err error) {
+	return harness.Comparison{Name: l.name(), Metrics: []harness.Metric{
+		{What: "lookup and choice", Unit: "µs"},
+		{What: "memory a block", Unit: "bytes", Goals: harness.AtMost(bound)},
+		{What: "allocated a lookup", Unit: "bytes", Goals: []report.Goal{{Plus: 0.5}}}, // what runs beside it is counted too
+		{What: "blocks at its fullest", Unit: "% of the bound", Goals: harness.AtMost(100)},
+	}, Systems: []harness.System{
+		{Of: report.Us, Round: func(context.Context, time.Duration) (s harness.Sample, err error) {
 			if l.index == nil {
 				if err := l.open(); err != nil {
-					return sample{}, err
+					return harness.Sample{}, err
 				}
 			}
 			run := func(n int) error {
@@ -139,29 +144,29 @@ func (l *prefixLookup) contest() contest {
 				return nil
 			}
 			if n == 0 {
-				if n, err = row.count(run); err != nil {
-					return sample{}, err
+				if n, err = row.Count(run); err != nil {
+					return harness.Sample{}, err
 				}
 			}
 			before := allocated()
-			took, err := row.time(run, n)
+			took, err := row.Time(run, n)
 			after, stats := allocated(), l.index.Stats()
-			return sample{done: n, figures: []float64{
-				inMicros(took) / float64(n), l.took / float64(l.blocks), float64(after-before) / float64(n), 100 * float64(stats.Links) / float64(stats.Bound),
+			return harness.Sample{Done: n, Figures: []float64{
+				report.InMicros(took) / float64(n), l.took / float64(l.blocks), float64(after-before) / float64(n), 100 * float64(stats.Links) / float64(stats.Bound),
 			}}, err
 		}},
-		{of: usual, only: "lookup and choice", round: func(context.Context, time.Duration) (sample, error) {
+		{Of: usual, Only: "lookup and choice", Round: func(context.Context, time.Duration) (harness.Sample, error) {
 			run, err := choices(usual, 2*l.engines)
 			if err != nil {
-				return sample{}, err
+				return harness.Sample{}, err
 			}
 			if m == 0 {
-				if m, err = row.count(run); err != nil {
-					return sample{}, err
+				if m, err = row.Count(run); err != nil {
+					return harness.Sample{}, err
 				}
 			}
-			took, err := row.time(run, m)
-			return sample{done: m, figures: []float64{inMicros(took) / float64(m), 0, 0, 0}}, err
+			took, err := row.Time(run, m)
+			return harness.Sample{Done: m, Figures: []float64{report.InMicros(took) / float64(m), 0, 0, 0}}, err
 		}},
 	}}
 }
@@ -182,36 +187,36 @@ func allocated() uint64 {
 }
 
 // byPrefix measures a gateway whose policy is prefix beside one that has round robin, with bodies of so many bytes.
-func (r *Run) byPrefix(ctx context.Context, size int) error {
+func byPrefix(ctx context.Context, r *harness.Run, size int) error {
 	many := 32
 	if size > 100<<10 {
 		many = 16
 	}
-	row := rowOf("vllm-nixl-pull", aloneCPU, size, many, false)
-	row.name = fmt.Sprintf("gateway, %d KB c=%d", size>>10, many)
-	if !r.wants(row.name) {
+	row := overhead.RowOf("vllm-nixl-pull", harness.AloneCPU, size, many, false)
+	row.Name = fmt.Sprintf("gateway, %d KB c=%d", size>>10, many)
+	if !r.Wants(row.Name) {
 		return nil
 	}
 	const usual = "round_robin"
-	ours, beside := gatewayBy(us, byPrefix), gatewayBy(usual, usual)
-	s, err := r.open(ctx, cast{connector: row.connector, where: row.where, prefill: 4, decode: 4, targets: []target{ours, beside}})
+	ours, beside := gatewayBy(report.Us, replay.ByPrefix), gatewayBy(usual, usual)
+	s, err := r.Open(ctx, harness.Setup{Connector: row.Connector, Where: row.Where, Prefill: 4, Decode: 4, Targets: []harness.Target{ours, beside}})
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	return r.contest(ctx, s.contest(row.name, row.load,
-		reads{metric{what: rateMetric, unit: "1/s", goals: []Goal{{Beside: usual, Times: 0.9, AtLeast: true}}}, measured.rate},
-		reads{metric{what: cpuMetric, unit: "µs"}, measured.micros}))
+	defer s.Close()
+	return r.Compare(ctx, s.Comparison(row.Name, row.Load,
+		harness.Reads{Metric: harness.Metric{What: overhead.RateMetric, Unit: "1/s", Goals: []report.Goal{{Beside: usual, Times: 0.9, AtLeast: true}}}, Of: harness.Measured.Rate},
+		harness.Reads{Metric: harness.Metric{What: overhead.CpuMetric, Unit: "µs"}, Of: harness.Measured.Micros}))
 }
 
 // gatewayBy is pdrouter with a policy for prefill, round_robin for decode.
-func gatewayBy(of, policy string) target {
-	x := gatewayTarget()
-	x.of = of
-	x.start = func(ctx context.Context, s *stage) (*child, error) {
+func gatewayBy(of, policy string) harness.Target {
+	x := harness.GatewayTarget()
+	x.Of = of
+	x.Start = func(ctx context.Context, s *harness.Stage) (*harness.Child, error) {
 		with := *s
-		with.settings += fmt.Sprintf("policy: {default: {prefill: %s, decode: round_robin}}\n", policy)
-		return startGateway(ctx, &with)
+		with.Settings += fmt.Sprintf("policy: {default: {prefill: %s, decode: round_robin}}\n", policy)
+		return harness.StartGateway(ctx, &with)
 	}
 	return x
 }

@@ -3,6 +3,8 @@ package bench
 import (
 	"strings"
 	"testing"
+
+	"pdrouter/bench/harness"
 )
 
 // TestPrefixLookup has prompts come round: all fit, so each is found whole with the engine that has it, and costs no memory. Where they do
@@ -40,11 +42,11 @@ func TestPrefixLookup(t *testing.T) {
 
 // TestGatewayBy: two gateways of one stage differ by their policy alone.
 func TestGatewayBy(t *testing.T) {
-	s := &stage{connector: "vllm-nixl-pull", settings: "policy: {default: {prefill: prefix}}\n"}
-	if text := s.gatewayText("a:1", "b:1"); !strings.HasSuffix(text, s.settings) {
+	s := &harness.Stage{Connector: "vllm-nixl-pull", Settings: "policy: {default: {prefill: prefix}}\n"}
+	if text := s.GatewayText("a:1", "b:1"); !strings.HasSuffix(text, s.Settings) {
 		t.Errorf("got %s", text)
 	}
-	if x := gatewayBy("round_robin", "round_robin"); x.of != "round_robin" || x.legs != 2 || x.ready == nil {
+	if x := gatewayBy("round_robin", "round_robin"); x.Of != "round_robin" || x.Legs != 2 || x.Ready == nil {
 		t.Errorf("got %+v", x)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"pdrouter/bench"
+	"pdrouter/bench/report"
 )
 
 // chart is a drawing of groups of bars.
@@ -26,7 +26,7 @@ type group struct {
 // bar is a figure of one system.
 type bar struct {
 	series
-	bench.Spread
+	report.Spread
 }
 
 // series is a system under test: the name that reports give it, the one in the legend, and its colour in all charts.
@@ -69,7 +69,7 @@ func (p *page) charts() ([]chart, error) {
 		}
 		g := group{label: label}
 		for _, s := range systems {
-			for _, f := range append([]bench.Figure{row.Ours}, row.Beside...) {
+			for _, f := range append([]report.Figure{row.Ours}, row.Beside...) {
 				if f.Of == s.of && f.Cannot == "" {
 					g.bars = append(g.bars, bar{s, f.Spread})
 				}
@@ -84,17 +84,17 @@ func (p *page) charts() ([]chart, error) {
 }
 
 // row finds a row.
-func (p *page) row(from source) (bench.Row, error) {
+func (p *page) row(from source) (report.Row, error) {
 	r, err := p.report(from.suite)
 	if err != nil {
-		return bench.Row{}, err
+		return report.Row{}, err
 	}
 	for _, row := range r.Rows {
 		if row.Name == from.name && row.What == from.what && (from.where == "" || row.Where == from.where) {
 			return row, nil
 		}
 	}
-	return bench.Row{}, fmt.Errorf("%s has no row %q, %q", from.suite, from.name, from.what)
+	return report.Row{}, fmt.Errorf("%s has no row %q, %q", from.suite, from.name, from.what)
 }
 
 // reader turns a row into a group of bars.
@@ -161,7 +161,7 @@ func faults(read reader) chart {
 	for _, fault := range []struct{ row, label string }{{"refused", "connection refused"}, {"reset", "connection reset"}, {"500", "status 500"}} {
 		g := read(fault.label, source{suite: "fault/cost", name: "prefill fails: " + fault.row, what: "answered 200"}, answered)
 		for _, b := range g.bars {
-			g.bars = append(g.bars, bar{failed, bench.Spread{Min: 100 - b.Max, Median: 100 - b.Median, Max: 100 - b.Min}})
+			g.bars = append(g.bars, bar{failed, report.Spread{Min: 100 - b.Max, Median: 100 - b.Median, Max: 100 - b.Min}})
 		}
 		c.groups = append(c.groups, g)
 	}

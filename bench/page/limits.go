@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"pdrouter/bench"
+	"pdrouter/bench/report"
 )
 
 // limit is why some aims are not reached.
@@ -66,7 +66,7 @@ type missed struct {
 }
 
 // add adds a row that does not reach an aim to those that do not reach it either.
-func add(all []*missed, suite string, row bench.Row, g bench.Reached) []*missed {
+func add(all []*missed, suite string, row report.Row, g report.Reached) []*missed {
 	figure, unit := row.Ours.Median, row.Unit
 	for _, f := range row.Beside {
 		if f.Of == g.Beside && f.Ratio != nil {

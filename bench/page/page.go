@@ -12,6 +12,8 @@ import (
 	"text/template"
 
 	"pdrouter/bench"
+	"pdrouter/bench/harness"
+	"pdrouter/bench/report"
 )
 
 //go:embed page.md
@@ -39,15 +41,15 @@ type family struct {
 
 // suite is what bench measures together, and its report.
 type suite struct {
-	bench.Suite
-	Report *bench.Report // nil: not measured yet
+	harness.Suite
+	Report *report.Report // nil: not measured yet
 }
 
 // files are the page and its charts, by their names, from the reports in a folder. The same reports give the same bytes.
 func files(data string) (map[string][]byte, error) {
 	p := &page{}
 	for _, s := range bench.Suites() {
-		r, err := bench.Read(data, s.Name)
+		r, err := report.Read(data, s.Name)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
@@ -82,7 +84,7 @@ func files(data string) (map[string][]byte, error) {
 }
 
 // report is that of the suite of this name.
-func (p *page) report(name string) (*bench.Report, error) {
+func (p *page) report(name string) (*report.Report, error) {
 	for _, s := range p.Suites {
 		if s.Name == name && s.Report != nil {
 			return s.Report, nil
@@ -127,7 +129,7 @@ func (p *page) Unmeasured() string {
 
 // Machines are those of the reports, each once.
 func (p *page) Machines() string {
-	return p.each(func(r *bench.Report) []string {
+	return p.each(func(r *report.Report) []string {
 		m := r.Machine
 		return []string{fmt.Sprintf("%d CPUs (%s), %s of memory, %s", m.CPUs, m.Model, m.Memory, m.Kernel)}
 	})
@@ -135,13 +137,13 @@ func (p *page) Machines() string {
 
 // Versions are those of everything that the reports name but pdrouter, each once.
 func (p *page) Versions() string {
-	return p.each(func(r *bench.Report) []string {
+	return p.each(func(r *report.Report) []string {
 		return append([]string{r.Versions.Go, "fasthttp " + r.Versions.Fasthttp}, r.Versions.Beside...)
 	})
 }
 
 // each lists what f finds in the reports, each once.
-func (p *page) each(f func(*bench.Report) []string) string {
+func (p *page) each(f func(*report.Report) []string) string {
 	var all []string
 	for _, s := range p.Measured() {
 		for _, one := range f(s.Report) {

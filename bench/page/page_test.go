@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/bench"
+	"pdrouter/bench/harness"
+	"pdrouter/bench/report"
 )
 
 const measurements = "../../docs/measurements"
@@ -86,17 +88,17 @@ func TestMethodsOfAllSuites(t *testing.T) {
 }
 
 // pageOf is a page of one report.
-func pageOf(rows ...bench.Row) *page {
-	return &page{Suites: []suite{{bench.Suite{Name: "overhead/x"}, &bench.Report{Suite: "overhead/x", Rows: rows}}}}
+func pageOf(rows ...report.Row) *page {
+	return &page{Suites: []suite{{harness.Suite{Name: "overhead/x"}, &report.Report{Suite: "overhead/x", Rows: rows}}}}
 }
 
 // missing is a row that reaches one of its two aims.
-func missing(name string, ratio float64) bench.Row {
-	spread := bench.Spread{Min: ratio, Median: ratio, Max: ratio}
-	return bench.Row{
-		Name: name, What: "CPU", Unit: "µs", Ours: bench.Figure{Of: "pdrouter", Spread: spread},
-		Beside: []bench.Figure{{Of: "floor", Ratio: &spread}, {Of: "absent", Cannot: "not installed"}},
-		Goals:  []bench.Reached{{Goal: "≤ 1.5 × floor", Met: "no", Beside: "floor"}, {Goal: "≤ 9 µs", Met: "yes"}},
+func missing(name string, ratio float64) report.Row {
+	spread := report.Spread{Min: ratio, Median: ratio, Max: ratio}
+	return report.Row{
+		Name: name, What: "CPU", Unit: "µs", Ours: report.Figure{Of: "pdrouter", Spread: spread},
+		Beside: []report.Figure{{Of: "floor", Ratio: &spread}, {Of: "absent", Cannot: "not installed"}},
+		Goals:  []report.Reached{{Goal: "≤ 1.5 × floor", Met: "no", Beside: "floor"}, {Goal: "≤ 9 µs", Met: "yes"}},
 	}
 }
 
@@ -133,7 +135,7 @@ func TestRatios(t *testing.T) {
 
 // TestBarsBeginAtZero: a bar of twice the figure is twice as long, and begins where the other one does.
 func TestBarsBeginAtZero(t *testing.T) {
-	spread := func(v float64) bench.Spread { return bench.Spread{Min: v, Median: v, Max: v} }
+	spread := func(v float64) report.Spread { return report.Spread{Min: v, Median: v, Max: v} }
 	svg, err := chart{axis: "µs", groups: []group{{label: "1 KB", bars: []bar{{gateway, spread(300)}, {smg, spread(600)}}}}}.svg()
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"pdrouter/bench"
+	"pdrouter/bench/report"
 )
 
 // Ratios is the table of the suite's rows: pdrouter's figure, its ratio to each that stands beside it, and the aims.
@@ -28,7 +28,7 @@ func (s suite) Ratios() string {
 }
 
 // beside lists what stands beside pdrouter in a row.
-func beside(row bench.Row) string {
+func beside(row report.Row) string {
 	var all []string
 	for _, f := range row.Beside {
 		switch {
@@ -43,7 +43,7 @@ func beside(row bench.Row) string {
 }
 
 // aims lists those of a row.
-func aims(row bench.Row) string {
+func aims(row report.Row) string {
 	var all []string
 	for _, g := range row.Goals {
 		reached := g.Met

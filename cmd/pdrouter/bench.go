@@ -13,6 +13,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"pdrouter/bench"
+	"pdrouter/bench/fake"
+	"pdrouter/bench/harness"
+	"pdrouter/bench/sim"
+	"pdrouter/bench/suites/plane"
 	"pdrouter/internal/gcpace"
 )
 
@@ -25,7 +29,7 @@ func benchCommand() *cobra.Command {
 		c.ValidArgs = append(c.ValidArgs, s.Name)
 	}
 	f := c.Flags()
-	cfg := bench.Config{}
+	cfg := harness.Config{}
 	f.IntVar(&cfg.Rounds, "rounds", 6, "`rounds` of each system; at least 1, and 6 for a figure worth quoting")
 	f.DurationVar(&cfg.Round, "round", 2*time.Second, "how long a round lasts")
 	f.Float64Var(&cfg.Others, "others", 0.1, "`CPUs` that may be busy with something else; a busier round is repeated")
@@ -63,7 +67,7 @@ func benchAbout() string {
 }
 
 // measure runs the suites. One that fails does not stop the others.
-func measure(c *cobra.Command, suites []bench.Suite, cfg bench.Config, dir, command string) error {
+func measure(c *cobra.Command, suites []harness.Suite, cfg harness.Config, dir, command string) error {
 	var failed error
 	for _, s := range suites {
 		report, err := s.Measure(c.Context(), cfg, c.OutOrStdout())
@@ -100,23 +104,23 @@ func commandLine(flags *pflag.FlagSet, names []string) string {
 
 // benchProcesses are the processes that bench starts itself.
 func benchProcesses() []*cobra.Command {
-	fake := &cobra.Command{Use: "fake MODE ROLE", Args: cobra.ExactArgs(2), RunE: func(c *cobra.Command, args []string) error {
-		return bench.ServeFake(c.Context(), args[0], args[1], c.OutOrStdout())
+	engine := &cobra.Command{Use: "fake MODE ROLE", Args: cobra.ExactArgs(2), RunE: func(c *cobra.Command, args []string) error {
+		return fake.Serve(c.Context(), args[0], args[1], c.OutOrStdout())
 	}}
-	floor := &cobra.Command{Use: "floor MODE PREFILL DECODE", Args: cobra.ExactArgs(3), RunE: func(c *cobra.Command, args []string) error {
-		return bench.ServeFloor(c.Context(), args[0], args[1], args[2], c.OutOrStdout())
+	baseline := &cobra.Command{Use: "baseline MODE PREFILL DECODE", Args: cobra.ExactArgs(3), RunE: func(c *cobra.Command, args []string) error {
+		return fake.ServeBaseline(c.Context(), args[0], args[1], args[2], c.OutOrStdout())
 	}}
 	engines := &cobra.Command{Use: "engines", DisableFlagParsing: true, RunE: func(c *cobra.Command, args []string) error {
-		return bench.ServeEngines(c.Context(), args, c.OutOrStdout())
+		return sim.ServeArgs(c.Context(), args, c.OutOrStdout())
 	}}
 	rank := &cobra.Command{Use: "rank", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
-		return bench.ServePlane(c.Context(), c.InOrStdin(), c.OutOrStdout())
+		return plane.Serve(c.Context(), c.InOrStdin(), c.OutOrStdout())
 	}}
 	// Their garbage is collected as seldom as the gateway's, so that this is no advantage of the gateway.
-	for _, c := range []*cobra.Command{fake, floor, engines} {
+	for _, c := range []*cobra.Command{engine, baseline, engines} {
 		c.PreRun = func(*cobra.Command, []string) { gcpace.Start() }
 	}
-	all := []*cobra.Command{fake, floor, engines, rank}
+	all := []*cobra.Command{engine, baseline, engines, rank}
 	for _, c := range all {
 		c.Hidden, c.Short = true, cmp.Or(c.Short, "a process of bench itself")
 	}

@@ -14,7 +14,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"auth", "auth/keys", "auth/rotate", "bench", "internal/adminapi", "internal/configfile", "internal/demo", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/overrides", "internal/refengine/process", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "metadata", "router/config"},
+			Ours:    []string{"auth", "auth/keys", "auth/rotate", "bench", "bench/fake", "bench/harness", "bench/sim", "bench/suites/plane", "internal/adminapi", "internal/configfile", "internal/demo", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/overrides", "internal/refengine/process", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "metadata", "router/config"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		// What pdrouter serve runs: it imports every part of the gateway.
@@ -156,16 +156,30 @@ func Packages() map[string]Package {
 		"auth/internal/authtest": {Ours: []string{"auth", "auth/keys"}},
 		"internal/limits":        {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		// One strict reader words the mistakes of every YAML file alike.
-		"policies":          {Ours: []string{"internal/field", "internal/yamlfile"}},
-		"policies/prefixes": {}, // what engines are thought to have: the state that policies itself has none of
-		"internal/field":    {}, // a leaf: the error of one key of a configuration
-		"internal/yamlfile": {Ours: []string{"internal/field"}, Outside: []string{"go.yaml.in/yaml/v3"}},
-		"bench": { // router and policies: what they do without sockets
-			Ours:    []string{"router", "policies", "policies/prefixes", "auth", "auth/keys", "auth/records", "kvplane", "kvplane/agent", "kvplane/memory", "kvplane/memory/view", "kvplane/nixl", "kvplane/sched", "kvplane/transport", "kvplane/transport/nixltransport", "kvplane/transport/tcp", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "internal/refengine", "internal/redisdb"},
-			Outside: []string{"github.com/valyala/fasthttp", "github.com/golang-jwt/jwt/v5"}, // the peers of what is measured
-		},
+		"policies":                 {Ours: []string{"internal/field", "internal/yamlfile"}},
+		"policies/prefixes":        {}, // what engines are thought to have: the state that policies itself has none of
+		"internal/field":           {}, // a leaf: the error of one key of a configuration
+		"internal/yamlfile":        {Ours: []string{"internal/field"}, Outside: []string{"go.yaml.in/yaml/v3"}},
+		"bench":                    {Ours: []string{"auth", "auth/keys", "auth/records", "bench/fake", "bench/harness", "bench/load", "bench/report", "bench/suites/fault", "bench/suites/handover", "bench/suites/idle", "bench/suites/overhead", "bench/suites/pair", "bench/suites/plane", "bench/suites/planevllm", "bench/suites/redis", "bench/suites/replay", "bench/suites/stock", "bench/suites/stream", "internal/redisdb", "metadata", "metadata/cache", "metadata/redisstore", "policies", "policies/prefixes"}, Outside: []string{"github.com/golang-jwt/jwt/v5"}}, // suites by name; and micro-benchmarks of auth, metadata and policies
+		"bench/fake":               {Outside: []string{"github.com/valyala/fasthttp"}},                                                                                                                                                                                                                                                                                                                                                                                                                                                                                          // engines that answer at once, and the baseline proxy
+		"bench/harness":            {Ours: []string{"bench/fake", "bench/load", "bench/report", "bench/sim"}, Outside: []string{"github.com/valyala/fasthttp"}},                                                                                                                                                                                                                                                                                                                                                                                                                 // systems under test in turns, their processes, what they cost
+		"bench/internal/benchtest": {Ours: []string{"bench/fake"}},                                                                                                                                                                                                                                                                                                                                                                                                                                                                                                              // for tests alone
+		"bench/load":               {Ours: []string{"bench/fake"}, Outside: []string{"github.com/valyala/fasthttp"}},                                                                                                                                                                                                                                                                                                                                                                                                                                                            // closed and open loops, traces; it knows what fakes answer
 		// The page of docs/measurements. plot: axes, bars and text of its charts as SVG; a command of its own, so that pdrouter does not link it.
-		"bench/page": {Ours: []string{"bench"}, Outside: []string{"gonum.org/v1/plot"}},
+		"bench/page":             {Ours: []string{"bench", "bench/harness", "bench/report"}, Outside: []string{"gonum.org/v1/plot"}},
+		"bench/report":           {},                                                                                             // a leaf: rows, goals, tables
+		"bench/sim":              {Ours: []string{"bench/fake", "bench/load"}, Outside: []string{"github.com/valyala/fasthttp"}}, // modelled engines
+		"bench/suites/fault":     {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report"}},
+		"bench/suites/handover":  {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report", "bench/sim", "bench/suites/pair", "bench/suites/plane", "kvplane", "metadata/client"}, Outside: []string{"github.com/valyala/fasthttp"}},
+		"bench/suites/idle":      {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report"}, Outside: []string{"github.com/valyala/fasthttp"}},
+		"bench/suites/overhead":  {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report"}},
+		"bench/suites/pair":      {Ours: []string{"auth", "auth/keys", "bench/fake", "bench/harness", "bench/load", "bench/report", "bench/suites/plane", "metadata", "metadata/handshake"}},
+		"bench/suites/plane":     {Ours: []string{"bench/harness", "bench/load", "bench/report", "kvplane", "kvplane/agent", "kvplane/memory", "kvplane/memory/view", "kvplane/nixl", "kvplane/sched", "kvplane/transport", "kvplane/transport/nixltransport", "kvplane/transport/tcp", "metadata"}},
+		"bench/suites/planevllm": {Ours: []string{"auth/keys", "bench/harness", "bench/load", "bench/report", "bench/suites/pair", "bench/suites/stock"}},
+		"bench/suites/redis":     {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report", "internal/redisdb"}},
+		"bench/suites/replay":    {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report", "bench/sim", "policies", "policies/prefixes"}}, // policies: replays without sockets
+		"bench/suites/stock":     {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report", "bench/sim"}},
+		"bench/suites/stream":    {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report"}},
 		// The reference engine as a process: records, control routes, GPUs.
 		"internal/refengine/process": {Ours: []string{"auth", "auth/keys", "auth/records", "internal/configfile", "internal/cuda", "internal/field", "internal/refengine", "internal/reload", "kvplane/agent", "kvplane/control", "kvplane/memory", "kvplane/transport", "kvplane/transport/byname", "metadata", "metadata/client"}},
 		"internal/refengine": {

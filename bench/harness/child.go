@@ -1,0 +1,153 @@
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Child is one process of a run.
+type Child struct {
+	Name       string
+	Cmd        *exec.Cmd
+	Address    string   // of the listener it told of, if it was asked to, or that it was told to have
+	Operations string   // the gateway's other listener
+	Entry      string   // of an engine: what the gateway is told of it besides name and URL
+	Files      []string // that are removed behind it
+	abrupt     bool     // killed without being asked to end: some take seconds for that
+	Said       *LastBytes
+	Ended      chan struct{}
+}
+
+// Spawn starts argv on the given CPUs ("" leaves the choice to the kernel) and, when tells is set, reads the address
+// it listens on from its first line. The last words of its standard error are kept, unless quiet throws them away. The
+// process is asked to end with ctx.
+func Spawn(ctx context.Context, name, cpus string, tells, quiet bool, argv ...string) (*Child, error) {
+	if cpus != "" {
+		argv = append([]string{"taskset", "-c", cpus}, argv...)
+	}
+	c := &Child{Name: name, Said: &LastBytes{Keep: 4096}, Ended: make(chan struct{})}
+	c.Cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
+	c.Cmd.Cancel = func() error { return c.Cmd.Process.Signal(syscall.SIGTERM) }
+	c.Cmd.WaitDelay = 10 * time.Second
+	if !quiet {
+		c.Cmd.Stderr = c.Said
+	}
+	var out *os.File
+	if tells {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		c.Cmd.Stdout, out = w, r
+	}
+	err := c.begin()
+	if w, ok := c.Cmd.Stdout.(*os.File); ok {
+		w.Close() // the child has its own
+	}
+	if err != nil {
+		return nil, err
+	}
+	if tells {
+		_ = out.SetReadDeadline(time.Now().Add(20 * time.Second)) // a pipe takes deadlines
+		line, err := bufio.NewReader(out).ReadString('\n')
+		if err != nil {
+			c.Stop()
+			return nil, fmt.Errorf("bench: %s did not tell its address: %w: %s", name, err, c.Said)
+		}
+		c.Address = strings.TrimSpace(line)
+	}
+	return c, nil
+}
+
+// begin starts the process and has somebody wait for its end.
+func (c *Child) begin() error {
+	if err := c.Cmd.Start(); err != nil {
+		return fmt.Errorf("bench: %s: %w", c.Name, err)
+	}
+	go func() {
+		_ = c.Cmd.Wait() // how it ended matters only while it is needed, and then its requests tell
+		close(c.Ended)
+	}()
+	return nil
+}
+
+// Stop ends the process, waits for it and removes its files.
+func (c *Child) Stop() {
+	defer func() {
+		for _, f := range c.Files {
+			_ = os.RemoveAll(f) // in the temporary folder: nobody misses it
+		}
+	}()
+	if c.abrupt {
+		_ = c.Cmd.Process.Kill()
+	}
+	_ = c.Cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-c.Ended:
+	case <-time.After(10 * time.Second):
+		_ = c.Cmd.Process.Kill()
+		<-c.Ended
+	}
+}
+
+// Alive returns an error with the process's last words if it has ended.
+func (c *Child) Alive() error {
+	select {
+	case <-c.Ended:
+		return fmt.Errorf("bench: %s has ended: %s", c.Name, c.Said)
+	default:
+		return nil
+	}
+}
+
+// Cpu is the CPU time the process has used.
+func (c *Child) Cpu() (time.Duration, error) { return CpuOf("/proc", c.Cmd.Process.Pid) }
+
+// PinSelf moves every thread of this process to the given CPUs.
+func PinSelf(ctx context.Context, cpus string) error {
+	out, err := exec.CommandContext(ctx, "taskset", "-a", "-c", "-p", cpus, fmt.Sprint(os.Getpid())).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("bench: taskset: %w: %s", err, out)
+	}
+	return nil
+}
+
+// CanPin reports whether taskset is installed.
+func CanPin() bool {
+	_, err := exec.LookPath("taskset")
+	return !errors.Is(err, exec.ErrNotFound)
+}
+
+// LastBytes keeps the end of what was written to it. It is safe for concurrent use.
+type LastBytes struct {
+	Keep int
+
+	mu  sync.Mutex
+	end []byte
+}
+
+func (l *LastBytes) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end = append(l.end, p...)
+	if len(l.end) > l.Keep {
+		l.end = bytes.Clone(l.end[len(l.end)-l.Keep:])
+	}
+	return len(p), nil
+}
+
+func (l *LastBytes) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.end)
+}

@@ -1,0 +1,63 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"pdrouter/internal/redisdb"
+)
+
+// RedisServer is a Redis of the run's own, on a socket.
+type RedisServer struct {
+	dir string
+	cmd *exec.Cmd
+}
+
+// StartRedis starts one and waits until it answers. It needs redis-server on the path.
+func StartRedis(ctx context.Context) (*RedisServer, error) {
+	dir, err := os.MkdirTemp("", "pdr") // a socket's path has at most 107 bytes
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	s := &RedisServer{dir: dir}
+	s.cmd = exec.CommandContext(ctx, "redis-server", "--port", "0", "--unixsocket", s.socket(), "--dir", dir, "--save", "", "--appendonly", "no")
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		os.RemoveAll(dir)
+		return nil, fmt.Errorf("bench: redis-server: %w", err)
+	}
+	db, err := s.Open()
+	if err != nil {
+		s.Stop()
+		return nil, err
+	}
+	defer db.Close()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if err = db.Ping(ctx).Err(); err == nil {
+			return s, nil
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			s.Stop()
+			return nil, fmt.Errorf("bench: redis-server does not answer: %w", err)
+		}
+	}
+}
+
+func (s *RedisServer) socket() string { return filepath.Join(s.dir, "s") }
+
+// Open returns a client of its own.
+func (s *RedisServer) Open() (redisdb.Client, error) {
+	return redisdb.Open(redisdb.Config{Address: "unix://" + s.socket()})
+}
+
+// Stop ends the server.
+func (s *RedisServer) Stop() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait() // killed
+	_ = os.RemoveAll(s.dir)
+}
