@@ -23,7 +23,7 @@ import (
 
 // Suites are all, in the order in which they run.
 func Suites() []harness.Suite {
-	return slices.Concat(overhead.Suites(), stream.Suites(), []harness.Suite{handover.Suite(), handover.ReferenceSuite(), replay.Suite()}, plane.Suites(), pair.Suites(), []harness.Suite{stock.Suite(), planevllm.Suite(), choiceSuite(), prefixSuite(), idle.Suite(), redis.Suite(), fault.Suite(), metadataSuite(), authSuite()})
+	return slices.Concat(overhead.Suites(), stream.Suites(), []harness.Suite{handover.Suite(), handover.ReferenceSuite(), replay.Suite()}, plane.Suites(), pair.Suites(), []harness.Suite{stock.Suite(), planevllm.Suite(), overhead.PrefixSuite(), idle.Suite(), redis.Suite(), fault.Suite()})
 }
 
 // Choose returns the suites of the given names in their order; a name such as "overhead" is all that begin with it and a

@@ -9,7 +9,7 @@ func TestChoose(t *testing.T) {
 	for asked, want := range map[string]string{
 		"":                      "overhead/cpu-1k", // and all others
 		"overhead":              "overhead/cpu-1k overhead/cpu-16k overhead/cpu-220k overhead/latency overhead/syscalls",
-		"auth overhead/cpu-16k": "overhead/cpu-16k auth",
+		"idle overhead/cpu-16k": "overhead/cpu-16k idle",
 	} {
 		got, err := Choose(strings.Fields(asked))
 		if err != nil {
@@ -23,7 +23,7 @@ func TestChoose(t *testing.T) {
 			t.Errorf("%q: got %q; want %q", asked, joined, want)
 		}
 	}
-	if _, err := Choose([]string{"auth", "over"}); err == nil || !strings.Contains(err.Error(), `"over" is no suite`) {
+	if _, err := Choose([]string{"idle", "over"}); err == nil || !strings.Contains(err.Error(), `"over" is no suite`) {
 		t.Errorf("got %v; want a refusal", err)
 	}
 }

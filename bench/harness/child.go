@@ -110,8 +110,8 @@ func (c *Child) Alive() error {
 	}
 }
 
-// Cpu is the CPU time the process has used.
-func (c *Child) Cpu() (time.Duration, error) { return CpuOf("/proc", c.Cmd.Process.Pid) }
+// CPU is the CPU time the process has used.
+func (c *Child) CPU() (time.Duration, error) { return CPUOf("/proc", c.Cmd.Process.Pid) }
 
 // PinSelf moves every thread of this process to the given CPUs.
 func PinSelf(ctx context.Context, cpus string) error {

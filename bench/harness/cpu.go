@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// CpuOf is the CPU time that all threads of a process have used, read from schedstat, which counts nanoseconds where
+// CPUOf is the CPU time that all threads of a process have used, read from schedstat, which counts nanoseconds where
 // /proc/PID/stat counts ticks of 10 ms. A thread that ends takes its time along; Go's runtime keeps its threads.
-func CpuOf(proc string, pid int) (time.Duration, error) {
+func CPUOf(proc string, pid int) (time.Duration, error) {
 	files, err := filepath.Glob(filepath.Join(proc, strconv.Itoa(pid), "task", "*", "schedstat"))
 	if err != nil {
 		return 0, err

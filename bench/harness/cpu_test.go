@@ -40,22 +40,22 @@ func TestCPUOfSumsThreads(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, err := CpuOf(proc, 7); got != 32100 || err != nil {
+	if got, err := CPUOf(proc, 7); got != 32100 || err != nil {
 		t.Errorf("got %d, %v; want 32100", got, err)
 	}
-	if got, err := CpuOf(proc, 8); err == nil {
+	if got, err := CPUOf(proc, 8); err == nil {
 		t.Errorf("a process that is gone: got %d; want an error", got)
 	}
 }
 
 // TestCPUOfItself sees this very process use CPU.
 func TestCPUOfItself(t *testing.T) {
-	before, err := CpuOf("/proc", os.Getpid())
+	before, err := CPUOf("/proc", os.Getpid())
 	if err != nil {
 		t.Skip("this kernel has no schedstat: ", err)
 	}
 	for x := 0; ; x++ {
-		if after, err := CpuOf("/proc", os.Getpid()); err != nil {
+		if after, err := CPUOf("/proc", os.Getpid()); err != nil {
 			t.Fatal(err)
 		} else if after > before {
 			return

@@ -86,7 +86,7 @@ func (m *SimStage) Close() {
 
 // Use reads the machine, the targets and the engines.
 func (m *SimStage) Use() (Use, error) {
-	u, err := useNow(CpuOf)
+	u, err := useNow(CPUOf)
 	if err != nil {
 		return u, err
 	}
@@ -94,7 +94,7 @@ func (m *SimStage) Use() (Use, error) {
 		if c == nil {
 			continue
 		}
-		used, err := c.Cpu()
+		used, err := c.CPU()
 		if err != nil {
 			return u, errors.Join(err, c.Alive())
 		}

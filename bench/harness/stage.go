@@ -278,7 +278,7 @@ func (s *Stage) Settled(ctx context.Context, target *Child, before Reading, want
 func (s *Stage) Read(ctx context.Context, target *Child) (Reading, error) {
 	var r Reading
 	var err error
-	if r.Use, err = useNow(CpuOf); err != nil {
+	if r.Use, err = useNow(CPUOf); err != nil {
 		return r, err
 	}
 	for _, group := range [][]*Child{s.Prefill, s.Decode, s.Running} {
@@ -286,7 +286,7 @@ func (s *Stage) Read(ctx context.Context, target *Child) (Reading, error) {
 			if c == nil || c != target && c.Alive() != nil {
 				continue
 			}
-			used, err := c.Cpu()
+			used, err := c.CPU()
 			if err != nil {
 				return r, errors.Join(err, c.Alive())
 			}

@@ -39,3 +39,6 @@ func watch() (Use, error) {
 func (u Use) Since(was Use) Disturbance {
 	return disturbed(was.machine, u.machine, u.own-was.own, u.At.Sub(was.At))
 }
+
+// OwnCPU is the CPU time that this process has used.
+func OwnCPU() (time.Duration, error) { return cpuUsed(syscall.RUSAGE_SELF) }

@@ -44,8 +44,8 @@ type overheadRow struct {
 	Load                   load.Closed
 }
 
-// RowOf is a load of so many connections with bodies of so many bytes.
-func RowOf(connector, where string, size, connections int, stream bool) overheadRow {
+// rowOf is a load of so many connections with bodies of so many bytes.
+func rowOf(connector, where string, size, connections int, stream bool) overheadRow {
 	name := fmt.Sprintf("%s c=%d", strings.TrimPrefix(connector, "vllm-nixl-"), connections)
 	if stream {
 		name += " stream"
@@ -55,13 +55,13 @@ func RowOf(connector, where string, size, connections int, stream bool) overhead
 
 func overheadRows(size, many int) []overheadRow {
 	return []overheadRow{
-		RowOf("vllm-nixl-pull", harness.OneCPU, size, 1, false),
-		RowOf("vllm-nixl-pull", harness.AloneCPU, size, many, false),
-		RowOf("vllm-nixl-pull", harness.AloneCPU, size, many, true),
-		RowOf("vllm-nixl-push", harness.OneCPU, size, 1, false),
-		RowOf("vllm-nixl-push", harness.AloneCPU, size, many, false),
-		RowOf("sglang", harness.OneCPU, size, 1, false),
-		RowOf("sglang", harness.AloneCPU, size, many, false),
+		rowOf("vllm-nixl-pull", harness.OneCPU, size, 1, false),
+		rowOf("vllm-nixl-pull", harness.AloneCPU, size, many, false),
+		rowOf("vllm-nixl-pull", harness.AloneCPU, size, many, true),
+		rowOf("vllm-nixl-push", harness.OneCPU, size, 1, false),
+		rowOf("vllm-nixl-push", harness.AloneCPU, size, many, false),
+		rowOf("sglang", harness.OneCPU, size, 1, false),
+		rowOf("sglang", harness.AloneCPU, size, many, false),
 	}
 }
 
@@ -75,9 +75,9 @@ func overhead(ctx context.Context, r *harness.Run, row overheadRow) error {
 		return err
 	}
 	defer s.Close()
-	figures := []harness.Reads{{Metric: harness.Metric{What: CpuMetric, Unit: "µs", Goals: []report.Goal{{Beside: "floor", Times: 1.5}, {Beside: report.BestPeer, Times: 1.0 / 3}}}, Of: harness.Measured.Micros}}
+	figures := []harness.Reads{{Metric: harness.Metric{What: cpuMetric, Unit: "µs", Goals: []report.Goal{{Beside: "floor", Times: 1.5}, {Beside: report.BestPeer, Times: 1.0 / 3}}}, Of: harness.Measured.Micros}}
 	if row.Load.Connections > 1 {
-		figures = append(figures, harness.Reads{Metric: harness.Metric{What: RateMetric, Unit: "1/s", Goals: []report.Goal{{Beside: report.BestPeer, Times: 2, AtLeast: true}}}, Of: harness.Measured.Rate})
+		figures = append(figures, harness.Reads{Metric: harness.Metric{What: rateMetric, Unit: "1/s", Goals: []report.Goal{{Beside: report.BestPeer, Times: 2, AtLeast: true}}}, Of: harness.Measured.Rate})
 	}
 	c := s.Comparison(row.Name, row.Load, figures...)
 	if row.Load.Connections > 1 {
@@ -89,7 +89,7 @@ func overhead(ctx context.Context, r *harness.Run, row overheadRow) error {
 // withoutRouter is the load with its legs made by its own client: the rate that engines and client have at most, on the CPU that they
 // share.
 func withoutRouter(s *harness.Stage, l load.Closed, metrics int) harness.System {
-	return harness.System{Of: noRouter, Only: RateMetric, Round: func(ctx context.Context, d time.Duration) (harness.Sample, error) {
+	return harness.System{Of: noRouter, Only: rateMetric, Round: func(ctx context.Context, d time.Duration) (harness.Sample, error) {
 		m, err := s.Watch(ctx, nil, func() (load.Result, fake.Counts, error) { return s.Direct(l, 2).Run(ctx, d) })
 		if err != nil {
 			return harness.Sample{}, err
@@ -100,8 +100,8 @@ func withoutRouter(s *harness.Stage, l load.Closed, metrics int) harness.System 
 
 const (
 	noRouter   = "no router"
-	CpuMetric  = "CPU a request"
-	RateMetric = "requests"
+	cpuMetric  = "CPU a request"
+	rateMetric = "requests"
 )
 
 // noteCeiling says how far the engines' own rate is from pdrouter's: a rate that comes near it is the engines', not a router's.
@@ -124,8 +124,8 @@ func noteCeiling(r *harness.Run) {
 func notBusy(rows []report.Row) []string {
 	var names []string
 	for _, cpu := range rows {
-		at := slices.IndexFunc(rows, func(r report.Row) bool { return r.Name == cpu.Name && r.What == RateMetric })
-		if cpu.What != CpuMetric || at < 0 {
+		at := slices.IndexFunc(rows, func(r report.Row) bool { return r.Name == cpu.Name && r.What == rateMetric })
+		if cpu.What != cpuMetric || at < 0 {
 			continue
 		}
 		for _, f := range append([]report.Figure{cpu.Ours}, cpu.Beside...) {

@@ -14,9 +14,9 @@ func TestNotBusy(t *testing.T) {
 		return report.Figure{Of: of, Spread: report.Spread{Median: x}}
 	}
 	rows := []report.Row{
-		{Name: "a", What: CpuMetric, Ours: figure(report.Us, 100), Beside: []report.Figure{figure("nginx", 40), {Of: "absent", Cannot: "not installed"}}},
-		{Name: "a", What: RateMetric, Ours: figure(report.Us, 9000), Beside: []report.Figure{figure("nginx", 10000), {Of: "absent", Cannot: "not installed"}}},
-		{Name: "b", What: CpuMetric, Ours: figure(report.Us, 10)},
+		{Name: "a", What: cpuMetric, Ours: figure(report.Us, 100), Beside: []report.Figure{figure("nginx", 40), {Of: "absent", Cannot: "not installed"}}},
+		{Name: "a", What: rateMetric, Ours: figure(report.Us, 9000), Beside: []report.Figure{figure("nginx", 10000), {Of: "absent", Cannot: "not installed"}}},
+		{Name: "b", What: cpuMetric, Ours: figure(report.Us, 10)},
 	}
 	if d := cmp.Diff([]string{"nginx of a 0.40"}, notBusy(rows)); d != "" {
 		t.Error(d)

@@ -32,7 +32,7 @@ func syscallsSuite() harness.Suite {
 
 // syscalls measures one load.
 func syscalls(ctx context.Context, r *harness.Run, connector string, stream bool) error {
-	row := RowOf(connector, harness.AloneCPU, 1<<10, 16, stream)
+	row := rowOf(connector, harness.AloneCPU, 1<<10, 16, stream)
 	if !r.Wants(row.Name) {
 		return nil
 	}

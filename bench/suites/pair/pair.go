@@ -161,7 +161,7 @@ func (f *pairFleet) transfer(i, n int) (took []time.Duration, err error) {
 func (f *pairFleet) cpu() (time.Duration, error) {
 	sum, err := harness.OwnCPU()
 	for _, e := range append([]*pairEngine{f.prefill}, f.decode...) {
-		used, cpuErr := harness.CpuOf("/proc", e.process.Pid)
+		used, cpuErr := harness.CPUOf("/proc", e.process.Pid)
 		sum, err = sum+used, errors.Join(err, cpuErr)
 	}
 	return sum, err

@@ -8,8 +8,6 @@ import (
 	"pdrouter/bench/load"
 	"pdrouter/bench/report"
 	"pdrouter/bench/suites/plane"
-	"pdrouter/metadata"
-	"pdrouter/metadata/handshake"
 	"sync"
 	"time"
 )
@@ -32,12 +30,7 @@ func measureWarm(ctx context.Context, r *harness.Run) error {
 			return err
 		}
 	}
-	row, err := PairLookup()
-	if err != nil {
-		return err
-	}
-	row.Name = "lookup"
-	return r.Compare(ctx, row.Contest())
+	return nil
 }
 
 // pairFigure is a contender whose round gives one figure.
@@ -176,52 +169,4 @@ func (f *pairFleet) anew(ctx context.Context) (float64, error) {
 		return 0, fmt.Errorf("%w: a pair of an old generation is ready", load.ErrVoid)
 	}
 	return took, f.counted(1)
-}
-
-// PairLookup asks the registry whether pairs have shaken hands.
-func PairLookup() (harness.Versus, error) {
-	const side = 100
-	var pairs []metadata.Pair
-	for p := range side {
-		for d := range side {
-			pairs = append(pairs, metadata.Pair{
-				Prefill: metadata.Incarnation{Engine: fmt.Sprintf("prefill-%d", p), Generation: 1},
-				Decode:  metadata.Incarnation{Engine: fmt.Sprintf("decode-%d", d), Generation: 1},
-			})
-		}
-	}
-	registry, err := handshake.New(handshake.Config{Queue: len(pairs)}, func(context.Context, metadata.Pair) error { return nil })
-	if err != nil {
-		return harness.Versus{}, err
-	}
-	for _, p := range pairs {
-		if err := registry.Wait(context.Background(), p); err != nil {
-			return harness.Versus{}, err
-		}
-	}
-	var lock sync.RWMutex
-	plain := map[metadata.Pair]int{}
-	for i, p := range pairs {
-		plain[p] = i
-	}
-	var found int
-	return harness.Versus{
-		Name: "pair", Unit: "ns", Beside: "map and lock", Goal: 1000, Slice: 50 * time.Millisecond,
-		Run: func(n int) error {
-			for i := range n {
-				if !registry.Ready(pairs[i*617%len(pairs)]) {
-					return fmt.Errorf("%w: a pair is not ready", load.ErrVoid)
-				}
-			}
-			return nil
-		},
-		Limit: func(n int) error {
-			for i := range n {
-				lock.RLock()
-				found += plain[pairs[i*617%len(pairs)]]
-				lock.RUnlock()
-			}
-			return nil
-		},
-	}, nil
 }

@@ -48,10 +48,10 @@ func (s *planeStage) idle(ctx context.Context, binary string) (c harness.Compari
 // idling is a process's CPU time as a contender, in % of a core.
 func idling(of string, pid int) harness.System {
 	return harness.System{Of: of, Round: func(ctx context.Context, d time.Duration) (harness.Sample, error) {
-		before, err := harness.CpuOf("/proc", pid)
+		before, err := harness.CPUOf("/proc", pid)
 		start := time.Now()
 		over := harness.Pause(ctx, d)
-		after, err2 := harness.CpuOf("/proc", pid)
+		after, err2 := harness.CPUOf("/proc", pid)
 		used := 100 * float64(after-before) / float64(time.Since(start))
 		return harness.Sample{Figures: []float64{max(used, 0.001)}, Done: 1}, errors.Join(over, err, err2)
 	}}

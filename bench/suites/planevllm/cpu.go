@@ -98,7 +98,7 @@ func (u vllmUse) plus(v vllmUse) vllmUse {
 // used reads what an engine has used.
 func (v vllmProcesses) used(proc string) (u vllmUse, err error) {
 	for _, pid := range v.all {
-		cpu, err := harness.CpuOf(proc, pid)
+		cpu, err := harness.CPUOf(proc, pid)
 		if err != nil {
 			return u, err
 		}

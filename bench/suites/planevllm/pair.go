@@ -116,7 +116,7 @@ func (p *vllmPair) begin(ctx context.Context) error {
 			return err
 		}
 	}
-	return p.StockPair.Begin(ctx)
+	return p.Begin(ctx)
 }
 
 // behind starts the gateway.
@@ -127,7 +127,7 @@ func (p *vllmPair) behind(ctx context.Context) (err error) {
 
 // up waits until both engines are, and knows their processes then.
 func (p *vllmPair) up(ctx context.Context, out io.Writer) error {
-	if err := p.StockPair.Up(ctx, out); err != nil {
+	if err := p.Up(ctx, out); err != nil {
 		return err
 	}
 	for _, c := range p.Engines {
@@ -181,7 +181,7 @@ func (p *vllmPair) stop(asleep bool) error {
 
 func (p *vllmPair) close() {
 	_ = p.stop(false) // else nobody of them would hear that it is to end; whoever is gone needs no signal
-	p.StockPair.Close()
+	p.Close()
 }
 
 // used is what both engines have used.

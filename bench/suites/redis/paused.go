@@ -38,7 +38,7 @@ func redisPaused(ctx context.Context, r *harness.Run) error {
 	p := &pausing{}
 	var targets []harness.Target
 	for i := range p.servers {
-		server, err := StartRedis(ctx)
+		server, err := startRedis(ctx)
 		if err != nil {
 			return err
 		}
@@ -77,7 +77,7 @@ func redisPaused(ctx context.Context, r *harness.Run) error {
 // pausing is two gateways, and what one load on both has given.
 type pausing struct {
 	*harness.Stage
-	servers     [2]*RedisServer
+	servers     [2]*redisServer
 	rounds      int               // the first warms up
 	other       *harness.Sample   // what the last load has given for the contender that has not asked yet; nil if both have
 	stopped, up [][]time.Duration // of the calm rounds: the requests of each tenth
@@ -160,7 +160,7 @@ func (p *pausing) alone(ctx context.Context, which int, stopped time.Duration) e
 // used is the CPU time that each gateway has used.
 func (p *pausing) used() (used [2]time.Duration, err error) {
 	for i := range used {
-		if used[i], err = p.Running[i].Cpu(); err != nil {
+		if used[i], err = p.Running[i].CPU(); err != nil {
 			break
 		}
 	}
@@ -195,10 +195,10 @@ func pooled(a, b [][]time.Duration, draws int) (low, ratio, high float64) {
 }
 
 // pause stops the server's process where it is: whoever is connected stays connected, and gets no answer.
-func (s *RedisServer) pause() error { return s.cmd.Process.Signal(syscall.SIGSTOP) }
+func (s *redisServer) pause() error { return s.cmd.Process.Signal(syscall.SIGSTOP) }
 
 // resume has it go on, and waits until it answers.
-func (s *RedisServer) resume(ctx context.Context) error {
+func (s *redisServer) resume(ctx context.Context) error {
 	if err := s.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 // TestRedisIsPaused stops a Redis of the test's own and lets it go on.
 func TestRedisIsPaused(t *testing.T) {
-	server, err := StartRedis(t.Context())
+	server, err := startRedis(t.Context())
 	if err != nil {
 		t.Skip(err)
 	}

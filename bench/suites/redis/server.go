@@ -12,19 +12,19 @@ import (
 	"pdrouter/internal/redisdb"
 )
 
-// RedisServer is a Redis of the run's own, on a socket.
-type RedisServer struct {
+// redisServer is a Redis of the run's own, on a socket.
+type redisServer struct {
 	dir string
 	cmd *exec.Cmd
 }
 
-// StartRedis starts one and waits until it answers. It needs redis-server on the path.
-func StartRedis(ctx context.Context) (*RedisServer, error) {
+// startRedis starts one and waits until it answers. It needs redis-server on the path.
+func startRedis(ctx context.Context) (*redisServer, error) {
 	dir, err := os.MkdirTemp("", "pdr") // a socket's path has at most 107 bytes
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
-	s := &RedisServer{dir: dir}
+	s := &redisServer{dir: dir}
 	s.cmd = exec.CommandContext(ctx, "redis-server", "--port", "0", "--unixsocket", s.socket(), "--dir", dir, "--save", "", "--appendonly", "no")
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {
@@ -48,15 +48,15 @@ func StartRedis(ctx context.Context) (*RedisServer, error) {
 	}
 }
 
-func (s *RedisServer) socket() string { return filepath.Join(s.dir, "s") }
+func (s *redisServer) socket() string { return filepath.Join(s.dir, "s") }
 
 // Open returns a client of its own.
-func (s *RedisServer) Open() (redisdb.Client, error) {
+func (s *redisServer) Open() (redisdb.Client, error) {
 	return redisdb.Open(redisdb.Config{Address: "unix://" + s.socket()})
 }
 
 // Stop ends the server.
-func (s *RedisServer) Stop() {
+func (s *redisServer) Stop() {
 	_ = s.cmd.Process.Kill()
 	_ = s.cmd.Wait() // killed
 	_ = os.RemoveAll(s.dir)
