@@ -65,7 +65,7 @@ e2e-vllm-plane: ## vLLM (CPU build) on pdrouter's own plane
 	$(call step,vLLM,internal/deps/vllm.sh)
 	$(call step,the plane inside vLLM end to end,.ci/failed $(GO) test -tags e2e -run TestVLLMPlane -count=1 -v -timeout 28m ./internal/e2e/)
 
-bench: build ## measure the gateway beside its floor and the plane beside this machine, in one run
+bench: build ## measure the gateway beside a baseline proxy and the plane beside this machine, in one run
 	bin/pdrouter bench
 
 measurements: ## write docs/measurements from the reports in its folder data

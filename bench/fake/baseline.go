@@ -11,14 +11,14 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// The floor: as little as a fasthttp proxy can do for a request of two legs. It makes the three exchanges by joining
+// The baseline proxy: as little as a fasthttp proxy can do for a request of two legs. It makes the three exchanges by joining
 // bytes, knows nothing of its engines, and checks, parses, chooses, counts, retries and logs nothing.
 type baseline struct {
 	prefill, decode *fasthttp.HostClient
 	room            atomic.Uint64 // the next, SGLang's or a push's
 }
 
-// ServeBaseline runs the floor in front of one prefill and one decode engine (host:port) of a fake's mode until ctx ends. It writes
+// ServeBaseline runs the baseline proxy in front of one prefill and one decode engine (host:port) of a fake's mode until ctx ends. It writes
 // its address and a newline to out.
 func ServeBaseline(ctx context.Context, mode, prefill, decode string, out io.Writer) error {
 	client := func(address string, stream bool) *fasthttp.HostClient {

@@ -37,7 +37,7 @@ func TestContest(t *testing.T) {
 		rounds++
 		return Sample{Figures: []float64{float64(rounds), 7}, Done: 1}, nil
 	}}
-	other := System{Of: "floor", Round: func(context.Context, time.Duration) (Sample, error) {
+	other := System{Of: "baseline proxy", Round: func(context.Context, time.Duration) (Sample, error) {
 		return Sample{Figures: []float64{2, 14}, Done: 1}, nil
 	}}
 	rows := figures(t, Comparison{Name: "x", Metrics: []Metric{{What: "a"}, {What: "b"}}, Systems: []System{counted, other}}, Config{Rounds: 3})

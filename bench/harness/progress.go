@@ -63,7 +63,7 @@ func (p *progress) Begin(row string) {
 	}
 }
 
-// Doing says what is measured now: "round 3/6 floor".
+// Doing says what is measured now: "round 3/6 baseline proxy".
 func (p *progress) Doing(what string) {
 	p.now = what
 	line := []string{strings.TrimPrefix(p.suite+" › "+p.row, " › "), what, seconds(time.Since(p.began))}

@@ -55,7 +55,7 @@ func TestProgressOnATerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		p := &progress{out: &out, terminal: true, width: 80, suite: "overhead/cpu-1k"}
-		c := Comparison{Name: "pull c=1", Metrics: []Metric{{}}, Systems: []System{timed(report.Us, 2*time.Second), timed("floor", 4*time.Second, 0, 1), {Of: "absent", Cannot: "not installed"}}}
+		c := Comparison{Name: "pull c=1", Metrics: []Metric{{}}, Systems: []System{timed(report.Us, 2*time.Second), timed("nginx", 4*time.Second, 0, 1), {Of: "absent", Cannot: "not installed"}}}
 		if _, err := c.Measure(t.Context(), Config{Rounds: 2, Others: .5, Refuse: 3}, p); err != nil {
 			t.Fatal(err)
 		}
@@ -66,12 +66,12 @@ func TestProgressOnATerminal(t *testing.T) {
 		const row = "  pull c=1                     r.. 22 s\n"
 		want := []string{
 			"  overhead/cpu-1k › pull c=1 · warming up pdrouter · 0 s",
-			"  overhead/cpu-1k › pull c=1 · warming up floor · 2 s",
+			"  overhead/cpu-1k › pull c=1 · warming up nginx · 2 s",
 			"  overhead/cpu-1k › pull c=1 · round 1/2 pdrouter · 6 s",
-			"  overhead/cpu-1k › pull c=1 · round 1/2 floor · 8 s, 6 s left",
-			"  overhead/cpu-1k › pull c=1 · round 1/2 floor · 12 s, 18 s left · 1 repeated",
+			"  overhead/cpu-1k › pull c=1 · round 1/2 nginx · 8 s, 6 s left",
+			"  overhead/cpu-1k › pull c=1 · round 1/2 nginx · 12 s, 18 s left · 1 repeated",
 			"  overhead/cpu-1k › pull c=1 · round 2/2 pdrouter · 16 s, 10 s left · 1 repeat…",
-			"  overhead/cpu-1k › pull c=1 · round 2/2 floor · 18 s, 4 s left · 1 repeated",
+			"  overhead/cpu-1k › pull c=1 · round 2/2 nginx · 18 s, 4 s left · 1 repeated",
 			row + "  overhead/cpu-1k · starting what comes next",
 			row + "a word in between\n",
 		}
@@ -86,7 +86,7 @@ func TestProgressElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		bad := System{Of: "peer", Peer: true, Round: func(context.Context, time.Duration) (Sample, error) { return Sample{}, errors.New("no") }}
-		c := Comparison{Name: "pull c=1", Metrics: []Metric{{}}, Systems: []System{timed(report.Us, time.Second, 0, 1), timed("floor", time.Second), bad}}
+		c := Comparison{Name: "pull c=1", Metrics: []Metric{{}}, Systems: []System{timed(report.Us, time.Second, 0, 1), timed("nginx", time.Second), bad}}
 		if _, err := c.Measure(t.Context(), Config{Rounds: 3, Others: .5, Refuse: 3}, progressOn(&out, "overhead/cpu-1k")); err != nil {
 			t.Fatal(err)
 		}

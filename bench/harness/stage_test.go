@@ -13,16 +13,16 @@ import (
 	"pdrouter/bench/load"
 )
 
-// TestLoadThroughFloorIsTwoLegs runs the load through the floor, plain and streamed: every request is one prefill leg
+// TestLoadThroughBaselineIsTwoLegs runs the load through the baseline proxy, plain and streamed: every request is one prefill leg
 // at one fake and one decode leg at the other.
-func TestLoadThroughFloorIsTwoLegs(t *testing.T) {
+func TestLoadThroughBaselineIsTwoLegs(t *testing.T) {
 	for _, c := range []struct {
 		mode   string
 		stream bool
 	}{{"pull", false}, {"pull", true}, {"push", false}, {fake.SGLang, false}, {fake.SGLang, true}} {
 		t.Run(fmt.Sprintf("%s stream %t", c.mode, c.stream), func(t *testing.T) {
-			floor, fakes := benchtest.Behind(t, c.mode)
-			l := load.Closed{Address: floor, Connections: 4, Body: fake.ChatBody(1024, c.stream), Stream: c.stream}
+			baseline, fakes := benchtest.Behind(t, c.mode)
+			l := load.Closed{Address: baseline, Connections: 4, Body: fake.ChatBody(1024, c.stream), Stream: c.stream}
 			seen, err := l.Run(t.Context(), 100*time.Millisecond)
 			if err != nil {
 				t.Fatal(err)

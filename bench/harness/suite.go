@@ -13,7 +13,7 @@ import (
 
 // Config says how to measure.
 type Config struct {
-	Binary string        // pdrouter itself: gateway, floor, fakes and engines are processes of it
+	Binary string        // pdrouter itself: gateway, baseline proxy, fakes and engines are processes of it
 	Peers  string        // the folder in which the peers are installed; a peer that is not there says so
 	Rounds int           // rounds of each contender a row
 	Round  time.Duration // of one measurement

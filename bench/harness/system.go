@@ -37,8 +37,8 @@ func GatewayTarget() Target {
 
 // BaselineTarget is the bare proxy with two legs that this package has.
 func BaselineTarget() Target {
-	return Target{Of: "floor", Legs: 2, Start: func(ctx context.Context, s *Stage) (*Child, error) {
-		return Spawn(ctx, "the floor", s.Place.Target, true, false, s.Cfg.Binary, "bench", "baseline", s.mode(), s.Prefill[0].Address, s.Decode[0].Address)
+	return Target{Of: report.Baseline, Legs: 2, Start: func(ctx context.Context, s *Stage) (*Child, error) {
+		return Spawn(ctx, "the baseline proxy", s.Place.Target, true, false, s.Cfg.Binary, "bench", "baseline", s.mode(), s.Prefill[0].Address, s.Decode[0].Address)
 	}}
 }
 

@@ -183,12 +183,12 @@ func TestOpenLoopEnds(t *testing.T) {
 
 // TestOpenLoopOverTCP: over real connections, at a fake engine, the answers are whole.
 func TestOpenLoopOverTCP(t *testing.T) {
-	floor, _ := benchtest.Behind(t, "pull")
+	baseline, _ := benchtest.Behind(t, "pull")
 	var arrivals []Arrival
 	for _, at := range Poisson(1000, 30, 1) {
 		arrivals = append(arrivals, Arrival{At: at, Body: fake.ChatBody(1024, true), Tokens: fake.AnswerTokens})
 	}
-	got, err := OpenLoop(t.Context(), floor, arrivals)
+	got, err := OpenLoop(t.Context(), baseline, arrivals)
 	if err != nil {
 		t.Fatal(err)
 	}

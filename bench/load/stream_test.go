@@ -13,8 +13,8 @@ import (
 	"pdrouter/bench/internal/benchtest"
 )
 
-// pacedFakes starts a prefill and a decode engine and the floor in front of them.
-func pacedFakes(t *testing.T) (floor, decode string) {
+// pacedFakes starts a prefill and a decode engine and the baseline proxy in front of them.
+func pacedFakes(t *testing.T) (baseline, decode string) {
 	start := func(role string) string {
 		return benchtest.Listen(t, func(ctx context.Context, out io.Writer) error { return fake.Serve(ctx, "pull", role, out) })
 	}
@@ -24,14 +24,14 @@ func pacedFakes(t *testing.T) (floor, decode string) {
 	}), decode
 }
 
-// TestStreamsAreWhole has streams through the floor, and twice on the fakes' connections: each has all its tokens, none before its
+// TestStreamsAreWhole has streams through the baseline proxy, and twice on the fakes' connections: each has all its tokens, none before its
 // time, and counts of legs are right.
 func TestStreamsAreWhole(t *testing.T) {
-	floor, decode := pacedFakes(t)
+	baseline, decode := pacedFakes(t)
 	const n, every = 8, 2 * time.Millisecond
 	for round := range 2 {
 		begun := time.Now()
-		held, err := StreamLoad{Address: floor, Streams: n, Pace: fake.Pace{Tokens: 5, Every: every}}.Open(t.Context())
+		held, err := StreamLoad{Address: baseline, Streams: n, Pace: fake.Pace{Tokens: 5, Every: every}}.Open(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

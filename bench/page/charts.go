@@ -38,7 +38,7 @@ type series struct {
 // The systems of the charts.
 var (
 	gateway    = series{"pdrouter", "pdrouter", blue}
-	baseline   = series{"floor", "baseline proxy", grey}
+	baseline   = series{report.Baseline, "baseline proxy", grey}
 	vllmRouter = series{"vllm-router", "vllm-router", orange}
 	smg        = series{"smg", "smg", green}
 	sglRouter  = series{"sglang-router", "sglang-router", pink}

@@ -102,7 +102,7 @@ func (m *missed) String() string {
 func knownLimits() []limit {
 	return []limit{
 		{
-			"CPU of a request beside the baseline proxy", `^overhead/cpu-.* floor$`,
+			"CPU of a request beside the baseline proxy", `^overhead/cpu-.* baseline proxy$`,
 			"With 1 KB and 32 connections, half of the CPU time is the system calls that the baseline makes, too: three writes and the reads. Of the rest, 8 % scans JSON, 8 % is the HTTP server, 4 % allocates, and 18 % is the life of a request, in which no function has 1 %. To reach the aim, a request has to reuse the state of an earlier one (half of what is allocated), and the system calls of the three connections have to be batched, which Go's poller does not do.",
 		},
 		{

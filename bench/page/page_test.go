@@ -97,25 +97,25 @@ func missing(name string, ratio float64) report.Row {
 	spread := report.Spread{Min: ratio, Median: ratio, Max: ratio}
 	return report.Row{
 		Name: name, What: "CPU", Unit: "µs", Ours: report.Figure{Of: "pdrouter", Spread: spread},
-		Beside: []report.Figure{{Of: "floor", Ratio: &spread}, {Of: "absent", Cannot: "not installed"}},
-		Goals:  []report.Reached{{Goal: "≤ 1.5 × floor", Met: "no", Beside: "floor"}, {Goal: "≤ 9 µs", Met: "yes"}},
+		Beside: []report.Figure{{Of: "baseline proxy", Ratio: &spread}, {Of: "absent", Cannot: "not installed"}},
+		Goals:  []report.Reached{{Goal: "≤ 1.5 × baseline proxy", Met: "no", Beside: "baseline proxy"}, {Goal: "≤ 9 µs", Met: "yes"}},
 	}
 }
 
 func TestLimitsExplainWhatIsMissed(t *testing.T) {
 	p := pageOf(missing("pull", 2), missing("push", 3))
-	got, err := p.limits([]limit{{"CPU", `^overhead/x: .* floor$`, "why"}})
+	got, err := p.limits([]limit{{"CPU", `^overhead/x: .* baseline proxy$`, "why"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff([]string{"`overhead/x`, aim ≤ 1.5 × floor: 2 figures are at a ratio of 2 to 3"}, got[0].Missed); d != "" {
+	if d := cmp.Diff([]string{"`overhead/x`, aim ≤ 1.5 × baseline proxy: 2 figures are at a ratio of 2 to 3"}, got[0].Missed); d != "" {
 		t.Error(d)
 	}
 	for name, c := range map[string]struct {
 		known []limit
 		want  string
 	}{
-		"a missed aim without a reason": {[]limit{{"CPU", `: pull `, "why"}}, "overhead/x: push CPU: ≤ 1.5 × floor"},
+		"a missed aim without a reason": {[]limit{{"CPU", `: pull `, "why"}}, "overhead/x: push CPU: ≤ 1.5 × baseline proxy"},
 		"a reason without a missed aim": {[]limit{{"CPU", `^overhead`, "why"}, {"latency", `^none`, "why"}}, `"latency"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestLimitsExplainWhatIsMissed(t *testing.T) {
 }
 
 func TestRatios(t *testing.T) {
-	want := "| pull | CPU | 2.00–2.00–2.00 µs | floor 0: ×2.00 (2.00–2.00) | ≤ 1.5 × floor: no; ≤ 9 µs: yes |"
+	want := "| pull | CPU | 2.00–2.00–2.00 µs | baseline proxy 0: ×2.00 (2.00–2.00) | ≤ 1.5 × baseline proxy: no; ≤ 9 µs: yes |"
 	if got := pageOf(missing("pull", 2)).Suites[0].Ratios(); !strings.HasSuffix(got, want) {
 		t.Errorf("got %q; want it to end in %q", got, want)
 	}

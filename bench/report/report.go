@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -175,12 +176,19 @@ func Read(dir, suite string) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
+	b = oldBaseline.ReplaceAll(b, []byte(Baseline))
 	r := &Report{}
 	if err := json.Unmarshal(b, r); err != nil {
 		return nil, fmt.Errorf("bench: %s: %w", suite, err)
 	}
 	return r, nil
 }
+
+// Baseline is the baseline proxy among the systems.
+const Baseline = "baseline proxy"
+
+// oldBaseline is how reports named it once.
+var oldBaseline = regexp.MustCompile(`\bfloor\b`)
 
 // reportFile is the file of a suite's report in dir.
 func reportFile(dir, suite string) string {

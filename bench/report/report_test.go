@@ -18,11 +18,11 @@ func sampleReport() *Report {
 		Name: "pull c=1", What: "CPU a request", Where: "everything on one CPU", Unit: "µs", Done: 7, Repeated: 2,
 		Ours: Figure{Of: Us, Rounds: []float64{60, 64}},
 		Beside: []Figure{
-			{Of: "floor", Rounds: []float64{30, 32}}, {Of: "slow", Rounds: []float64{600, 640}, Peer: true}, {Of: "quick", Rounds: []float64{300, 320}, Peer: true},
+			{Of: "baseline proxy", Rounds: []float64{30, 32}}, {Of: "slow", Rounds: []float64{600, 640}, Peer: true}, {Of: "quick", Rounds: []float64{300, 320}, Peer: true},
 			{Of: "absent", Cannot: "not installed", Peer: true},
 		},
 	}
-	row.Sum(Goal{Beside: "floor", Times: 1.5}, Goal{Beside: BestPeer, Times: 0.25}, Goal{Beside: "absent", Times: 1})
+	row.Sum(Goal{Beside: "baseline proxy", Times: 1.5}, Goal{Beside: BestPeer, Times: 0.25}, Goal{Beside: "absent", Times: 1})
 	return &Report{Suite: "overhead/cpu-1k", Command: "pdrouter bench", Settings: "2 rounds of each, in turns", Machine: ReadMachine(2), Versions: ReadVersions(), Rows: []Row{row}}
 }
 
@@ -64,7 +64,7 @@ func TestReportAtTheTerminal(t *testing.T) {
 	}
 	want := []string{
 		"row of it unit pdrouter beside it figure ratio to reach reached where rounds repeated",
-		"pull c=1 CPU a request µs 60.0–62.0–64.0 floor 30.0–31.0–32.0 ×2.00 (2.00–2.00) ≤ 1.5 × floor no everything on one CPU 2",
+		"pull c=1 CPU a request µs 60.0–62.0–64.0 baseline proxy 30.0–31.0–32.0 ×2.00 (2.00–2.00) ≤ 1.5 × baseline proxy no everything on one CPU 2",
 		"slow 600.0–620.0–640.0 ×0.10 (0.10–0.10)",
 		"quick 300.0–310.0–320.0 ×0.20 (0.20–0.20) ≤ 0.25 × best peer yes",
 		"absent not installed",
@@ -86,7 +86,7 @@ func TestGoalRoundByRound(t *testing.T) {
 
 // TestGoalStandsBesideItsOwn: a table's line has the goal that is held against whom it names, though both goals are the same one's.
 func TestGoalStandsBesideItsOwn(t *testing.T) {
-	r := Row{Beside: []Figure{{Of: "floor"}, {Of: "nginx"}, {Of: "peer"}}, Goals: []Reached{{Beside: "peer"}, {Beside: "peer"}, {Beside: "floor"}, {}}}
+	r := Row{Beside: []Figure{{Of: "baseline proxy"}, {Of: "nginx"}, {Of: "peer"}}, Goals: []Reached{{Beside: "peer"}, {Beside: "peer"}, {Beside: "baseline proxy"}, {}}}
 	if d := cmp.Diff([]line{{0, 2}, {1, -1}, {2, 0}, {-1, 1}, {-1, 3}}, r.pairUp(), cmp.AllowUnexported(line{})); d != "" {
 		t.Error(d)
 	}
@@ -138,8 +138,8 @@ func TestGoals(t *testing.T) {
 
 // TestGoalBesideNothing: what was measured as nothing, or as less, has no ratio; the medians tell.
 func TestGoalBesideNothing(t *testing.T) {
-	row := Row{Unit: "µs", Ours: Figure{Of: Us, Rounds: []float64{40, 50, 60}}, Beside: []Figure{{Of: "floor", Rounds: []float64{-5, 10, 20}}}}
-	row.Sum(Goal{Beside: "floor", Times: 1.5}, Goal{Beside: "floor", Times: 5})
+	row := Row{Unit: "µs", Ours: Figure{Of: Us, Rounds: []float64{40, 50, 60}}, Beside: []Figure{{Of: "baseline proxy", Rounds: []float64{-5, 10, 20}}}}
+	row.Sum(Goal{Beside: "baseline proxy", Times: 1.5}, Goal{Beside: "baseline proxy", Times: 5})
 	if row.Goals[0].Met != "no" || row.Goals[1].Met != "yes" {
 		t.Errorf("got %+v; want 50 to be more than 1.5 × 10 and no more than 5 × 10", row.Goals)
 	}
@@ -150,7 +150,7 @@ func TestGoalBesideNothing(t *testing.T) {
 
 // TestReportWithoutRatio is written though a figure beside is nothing, of which there is no ratio.
 func TestReportWithoutRatio(t *testing.T) {
-	row := pairOf("idle", "%", "floor", []float64{0.2, 0, 0.1}, []float64{0, 0, 0})
+	row := pairOf("idle", "%", "baseline proxy", []float64{0.2, 0, 0.1}, []float64{0, 0, 0})
 	dir := t.TempDir()
 	if err := (&Report{Suite: "idle", Rows: []Row{row}}).Write(dir); err != nil {
 		t.Fatal(err)
@@ -158,5 +158,20 @@ func TestReportWithoutRatio(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(dir, "idle.json"))
 	if err != nil || !strings.Contains(string(b), `"rounds"`) || strings.Contains(string(b), `"ratio"`) {
 		t.Errorf("%v: %s", err, b)
+	}
+}
+
+// TestReadOldBaseline: a report that names the baseline proxy by its old name is read with the new one.
+func TestReadOldBaseline(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "x.json"), []byte(`{"suite":"x","rows":[{"beside":[{"of":"floor"}],"goals":[{"goal":"≤ 1.5 × floor","met":"yes","beside":"floor"}]}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Read(dir, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if row := r.Rows[0]; row.Beside[0].Of != Baseline || row.Goals[0] != (Reached{"≤ 1.5 × baseline proxy", "yes", Baseline}) {
+		t.Errorf("got %+v", row)
 	}
 }

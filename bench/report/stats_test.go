@@ -32,8 +32,8 @@ func TestSpread(t *testing.T) {
 }
 
 func TestRatiosArePairedNotAQuotientOfMedians(t *testing.T) {
-	floor, gateway := []float64{10, 100, 20}, []float64{20, 200, 50}
-	if d := cmp.Diff(Spread{2, 2, 2.5}, ratios(floor, gateway)); d != "" {
+	baseline, gateway := []float64{10, 100, 20}, []float64{20, 200, 50}
+	if d := cmp.Diff(Spread{2, 2, 2.5}, ratios(baseline, gateway)); d != "" {
 		t.Error(d)
 	}
 }

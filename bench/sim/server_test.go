@@ -179,14 +179,14 @@ func TestModelledBodies(t *testing.T) {
 	}
 }
 
-// TestFloorPushes: both legs of the floor's push name the same transfer, so that decode has its KV.
+// TestFloorPushes: both legs of the baseline proxy's push name the same transfer, so that decode has its KV.
 func TestFloorPushes(t *testing.T) {
 	engines := modelledFleet(t, "vllm-nixl-push", 1, 1, 20)
-	floor := strings.TrimSpace(benchtest.Listen(t, func(ctx context.Context, out io.Writer) error {
+	baseline := strings.TrimSpace(benchtest.Listen(t, func(ctx context.Context, out io.Writer) error {
 		return fake.ServeBaseline(ctx, "push", engines[0], engines[1], out)
 	}))
 	for range 2 {
-		if status, said := ask(t, floor, string(fake.ChatBody(256, false))); status != http.StatusOK {
+		if status, said := ask(t, baseline, string(fake.ChatBody(256, false))); status != http.StatusOK {
 			t.Errorf("%d: %s", status, said)
 		}
 	}

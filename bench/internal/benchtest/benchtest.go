@@ -36,16 +36,16 @@ func Listen(t *testing.T, serve func(ctx context.Context, out io.Writer) error) 
 	return strings.TrimSpace(string(line[:n]))
 }
 
-// Behind starts two fakes of a mode and the floor in front of them.
-func Behind(t *testing.T, mode string) (floor string, fakes [2]string) {
+// Behind starts two fakes of a mode and the baseline proxy in front of them.
+func Behind(t *testing.T, mode string) (baseline string, fakes [2]string) {
 	t.Helper()
 	for i, role := range []string{"prefill", "decode"} {
 		fakes[i] = Listen(t, func(ctx context.Context, out io.Writer) error { return fake.Serve(ctx, mode, role, out) })
 	}
-	floor = Listen(t, func(ctx context.Context, out io.Writer) error {
+	baseline = Listen(t, func(ctx context.Context, out io.Writer) error {
 		return fake.ServeBaseline(ctx, mode, fakes[0], fakes[1], out)
 	})
-	return floor, fakes
+	return baseline, fakes
 }
 
 func NewPipe(t *testing.T) string {

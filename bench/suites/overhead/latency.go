@@ -44,7 +44,7 @@ func latency(ctx context.Context, r *harness.Run, connector string) error {
 		return err
 	}
 	defer s.Close()
-	atMost := []report.Goal{{Beside: "floor", Times: 1.5}}
+	atMost := []report.Goal{{Beside: report.Baseline, Times: 1.5}}
 	c := harness.Comparison{Name: name, Where: s.Place.Where, Metrics: []harness.Metric{{What: "p50 added", Unit: "µs", Goals: atMost}, {What: "p99 added", Unit: "µs", Goals: atMost}}}
 	alone := map[int][2][]float64{} // by legs: p50 and p99 of the client that makes them
 	for i, x := range s.Targets {

@@ -45,9 +45,9 @@ func evenCosts(blocks int) sim.Costs {
 	return sim.Costs{Step: 10000, Prefill: 1000, Decode: 1000, KVBytes: 1000, Link: 0.001, LinkSetup: 5000, Blocks: blocks}
 }
 
-// TestReplayThroughFloor replays a little trace through the floor: all answers are whole, what is found of prompts is what can
+// TestReplayThroughBaseline replays a little trace through the baseline proxy: all answers are whole, what is found of prompts is what can
 // be, and times are the engines'.
-func TestReplayThroughFloor(t *testing.T) {
+func TestReplayThroughBaseline(t *testing.T) {
 	const speed = 100
 	engines := replayEngines(t, speed)
 	at := benchtest.Listen(t, func(ctx context.Context, out io.Writer) error {
@@ -72,7 +72,7 @@ func TestReplayThroughFloor(t *testing.T) {
 			t.Errorf("request %d at %v had its first token after %v", i, o.At, o.Ttft())
 		}
 	}
-	if got, want := replayCounts(harness.Target{Of: "floor", Legs: 2}, outcomes), (fake.Counts{Prefill: 3, Decode: 3}); got != want {
+	if got, want := replayCounts(harness.Target{Of: "baseline proxy", Legs: 2}, outcomes), (fake.Counts{Prefill: 3, Decode: 3}); got != want {
 		t.Errorf("got %+v; want %+v", got, want)
 	}
 	if got, want := replayCounts(harness.Target{Of: report.Us, Legs: 2}, outcomes), (fake.Counts{Prefill: 2, Decode: 2, Other: 1}); got != want {
