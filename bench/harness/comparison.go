@@ -12,7 +12,7 @@ import (
 	"pdrouter/bench/report"
 )
 
-// Comparison measures several contenders in turns: in each round every one of them, in another order. pdrouter is the first.
+// Comparison measures several systems in turns: in each round every one of them, in another order. pdrouter is the first.
 type Comparison struct {
 	Name, Where string
 	x           float64 // where its rows stand in a plot with lines, and line: Row says more
@@ -36,7 +36,7 @@ type System struct {
 	Round  func(context.Context, time.Duration) (Sample, error) // applies the load for about that long
 }
 
-// Sample is what one round of one contender has given.
+// Sample is what one round of one system has given.
 type Sample struct {
 	Disturbance
 	Figures []float64 // one a metric
@@ -49,7 +49,7 @@ func warmUp(round time.Duration) time.Duration {
 	return min(time.Second, max(300*time.Millisecond, 2*round))
 }
 
-// Measure has the contest, and returns a row for each metric. A round that the machine disturbed is repeated.
+// Measure has the comparison, and returns a row for each metric. A round that the machine disturbed is repeated.
 func (c Comparison) Measure(ctx context.Context, cfg Config, out io.Writer) ([]report.Row, error) {
 	p := ProgressOf(out)
 	p.Begin(c.Name)
@@ -108,7 +108,7 @@ func (c Comparison) watched() Comparison {
 	return c
 }
 
-// able is how many contenders are measured.
+// able is how many systems are measured.
 func (c Comparison) able() int {
 	n := 0
 	for _, x := range c.Systems {
@@ -119,16 +119,16 @@ func (c Comparison) able() int {
 	return n
 }
 
-// measuring is a contest under way.
+// measuring is a comparison under way.
 type measuring struct {
 	Comparison
 	told           *progress
 	cfg            Config
-	rounds         [][][]float64 // by contender, round and metric
+	rounds         [][][]float64 // by system, round and metric
 	done, repeated int
 }
 
-// round measures one round of a contender, again while others use the machine.
+// round measures one round of a system, again while others use the machine.
 func (m *measuring) round(ctx context.Context, i int) error {
 	for {
 		got, err := m.Systems[i].Round(ctx, m.cfg.Round)
@@ -147,7 +147,7 @@ func (m *measuring) round(ctx context.Context, i int) error {
 	}
 }
 
-// failed ends the contest, unless it was a peer that failed: then it has no figure, and the report says why.
+// failed ends the comparison, unless it was a peer that failed: then it has no figure, and the report says why.
 func (m *measuring) failed(ctx context.Context, i int, err error) error {
 	c := &m.Systems[i]
 	if !c.Peer || ctx.Err() != nil {
@@ -185,7 +185,7 @@ func (m *measuring) rows() []report.Row {
 	return rows
 }
 
-// order is the order of n contenders in a round: A B, B A, A B … of two, so that a steady drift favours neither, and another
+// order is the order of n systems in a round: A B, B A, A B … of two, so that a steady drift favours neither, and another
 // one in each round of more, the same in every run.
 func order(round, n int) []int {
 	if n == 2 {

@@ -14,7 +14,7 @@ import (
 	"pdrouter/bench/report"
 )
 
-// always is a contender whose rounds give the same figure.
+// always is a system whose rounds give the same figure.
 func always(of string, figure float64) System {
 	return System{Of: of, Round: func(context.Context, time.Duration) (Sample, error) {
 		return Sample{Figures: []float64{figure}, Done: 1}, nil
@@ -30,8 +30,8 @@ func figures(t *testing.T, c Comparison, cfg Config) []report.Row {
 	return rows
 }
 
-// TestContest: each contender has its rounds, none of them the one that warms up, and a ratio of pdrouter's to its own.
-func TestContest(t *testing.T) {
+// TestComparison: each system has its rounds, none of them the one that warms up, and a ratio of pdrouter's to its own.
+func TestComparison(t *testing.T) {
 	rounds := 0
 	counted := System{Of: report.Us, Round: func(context.Context, time.Duration) (Sample, error) {
 		rounds++
@@ -49,8 +49,8 @@ func TestContest(t *testing.T) {
 	}
 }
 
-// TestContestRepeats: a disturbed round is measured again, and so often only.
-func TestContestRepeats(t *testing.T) {
+// TestComparisonRepeats: a disturbed round is measured again, and so often only.
+func TestComparisonRepeats(t *testing.T) {
 	busy := 3
 	c := Comparison{Name: "x", Metrics: []Metric{{}}, Systems: []System{{Of: report.Us, Round: func(context.Context, time.Duration) (Sample, error) {
 		if busy--; busy >= 0 {
@@ -68,8 +68,8 @@ func TestContestRepeats(t *testing.T) {
 	}
 }
 
-// TestContestPeerFails: a peer that fails has no figure and a reason; pdrouter's failure ends the run.
-func TestContestPeerFails(t *testing.T) {
+// TestComparisonPeerFails: a peer that fails has no figure and a reason; pdrouter's failure ends the run.
+func TestComparisonPeerFails(t *testing.T) {
 	bad := errors.New("an answer is cut\nand more")
 	left := 2
 	fails := System{Of: "peer", Peer: true, Round: func(context.Context, time.Duration) (Sample, error) {
@@ -88,8 +88,8 @@ func TestContestPeerFails(t *testing.T) {
 	}
 }
 
-// TestContestOnly: a contender with one metric stands in that row alone.
-func TestContestOnly(t *testing.T) {
+// TestComparisonOnly: a system with one metric stands in that row alone.
+func TestComparisonOnly(t *testing.T) {
 	ceiling := System{Of: "ceiling", Only: "b", Round: func(context.Context, time.Duration) (Sample, error) {
 		return Sample{Figures: []float64{0, 3}}, nil
 	}}
@@ -100,7 +100,7 @@ func TestContestOnly(t *testing.T) {
 	}
 }
 
-// TestOrder: of two contenders each begins every other round; of more all take part in every round, and none always first.
+// TestOrder: of two systems each begins every other round; of more all take part in every round, and none always first.
 func TestOrder(t *testing.T) {
 	for round, want := range [][]int{{0, 1}, {1, 0}, {0, 1}, {1, 0}} {
 		if d := cmp.Diff(want, order(round, 2)); d != "" {
@@ -117,7 +117,7 @@ func TestOrder(t *testing.T) {
 	}
 	for i := range 5 {
 		if first[i] < 5 {
-			t.Errorf("contender %d is first in %d rounds of 100", i, first[i])
+			t.Errorf("system %d is first in %d rounds of 100", i, first[i])
 		}
 	}
 }

@@ -24,7 +24,7 @@ type progress struct {
 	began       time.Time
 	first       time.Time // when the first round that counts began
 	now         string    // what is measured
-	done, total int       // rounds of contenders
+	done, total int       // rounds of systems
 	repeated    int
 }
 
@@ -41,7 +41,7 @@ func progressOn(out io.Writer, suite string) *progress {
 	return p
 }
 
-// ProgressOf is the progress behind a writer that a contest was given.
+// ProgressOf is the progress behind a writer that a comparison was given.
 func ProgressOf(out io.Writer) *progress {
 	if p, ok := out.(*progress); ok {
 		return p
@@ -80,7 +80,7 @@ func (p *progress) Doing(what string) {
 // Counts says that the rounds from now on count.
 func (p *progress) Counts() { p.first = time.Now() }
 
-// Measured says that a contender has had one of so many rounds, which are all contenders' together.
+// Measured says that a system has had one of so many rounds, which are all systems' together.
 func (p *progress) Measured(total int) { p.done, p.total = p.done+1, total }
 
 // again says that a round is repeated, so many of the row by now.

@@ -36,7 +36,7 @@ func screens(written string) []string {
 	return append(all, above+line)
 }
 
-// timed is a contender whose rounds take a time of the bubble.
+// timed is a system whose rounds take a time of the bubble.
 func timed(of string, takes time.Duration, others ...float64) System {
 	n := 0
 	return System{Of: of, Round: func(context.Context, time.Duration) (Sample, error) {

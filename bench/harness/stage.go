@@ -15,7 +15,7 @@ import (
 	"pdrouter/bench/report"
 )
 
-// Stage is the processes of a contest: fake engines, and the targets in front of them.
+// Stage is the processes of a comparison: fake engines, and the targets in front of them.
 type Stage struct {
 	Cfg             Config
 	Connector       string
@@ -60,7 +60,7 @@ type Setup struct {
 	Targets         []Target
 }
 
-// Open starts the processes of a contest and waits until every target splits requests. A peer that does not is left out.
+// Open starts the processes of a comparison and waits until every target splits requests. A peer that does not is left out.
 func (c Setup) Open(ctx context.Context, cfg Config) (_ *Stage, err error) {
 	cpus, err := report.AllowedCPUs()
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *Stage) Comparison(name string, l load.Closed, figures ...Reads) Compari
 	}, figures...)
 }
 
-// ComparisonBy is a contest of all targets of the stage by rounds of any kind.
+// ComparisonBy is a comparison of all targets of the stage by rounds of any kind.
 func (s *Stage) ComparisonBy(name string, round func(ctx context.Context, which int, d time.Duration) (Measured, error), figures ...Reads) Comparison {
 	c := Comparison{Name: name, Where: s.Place.Where}
 	for _, f := range figures {

@@ -15,7 +15,7 @@ import (
 type Config struct {
 	Binary string        // pdrouter itself: gateway, baseline proxy, fakes and engines are processes of it
 	Peers  string        // the folder in which the peers are installed; a peer that is not there says so
-	Rounds int           // rounds of each contender a row
+	Rounds int           // rounds of each system a row
 	Round  time.Duration // of one measurement
 	Others float64       // CPUs that may be busy with something else during a round
 	Refuse int           // rounds of a row that may be repeated because of that
@@ -74,7 +74,7 @@ func (s Suite) Measure(ctx context.Context, cfg Config, out io.Writer) (*report.
 	return r.Report, nil
 }
 
-// SetRounds has each contender measured n times.
+// SetRounds has each system measured n times.
 func (r *Run) SetRounds(n int) {
 	r.Rounds = n
 	r.Report.Settings = fmt.Sprintf("%d rounds of each, in turns", n)
@@ -83,7 +83,7 @@ func (r *Run) SetRounds(n int) {
 // Wants reports whether a row is to be measured.
 func (r *Run) Wants(name string) bool { return hasWords(name, r.Only) }
 
-// Compare measures a contest and adds its rows.
+// Compare measures a comparison and adds its rows.
 func (r *Run) Compare(ctx context.Context, c Comparison) error {
 	if !r.Wants(c.Name) {
 		return nil
@@ -102,7 +102,7 @@ func FirstLine(s string) string {
 	return s
 }
 
-// Open starts the processes of a contest, and has the report name the versions of what runs beside pdrouter.
+// Open starts the processes of a comparison, and has the report name the versions of what runs beside pdrouter.
 func (r *Run) Open(ctx context.Context, c Setup) (*Stage, error) {
 	s, err := c.Open(ctx, r.Config)
 	if err != nil {

@@ -30,7 +30,7 @@ type Row struct {
 	What     string    `json:"what,omitempty"`  // the figure: "CPU a request"; "" where the suite has only one
 	Where    string    `json:"where,omitempty"` // which CPUs or which path
 	X        float64   `json:"x,omitempty"`     // the place of its figures on the report's Axis; 0: none
-	Line     string    `json:"line,omitempty"`  // which of several lines of each contender it is a point of
+	Line     string    `json:"line,omitempty"`  // which of several lines of each system it is a point of
 	Unit     string    `json:"unit"`
 	Ours     Figure    `json:"ours"`
 	Beside   []Figure  `json:"beside"`
@@ -39,7 +39,7 @@ type Row struct {
 	Repeated int       `json:"repeated,omitempty"` // rounds that were measured again because the machine was busy
 }
 
-// Figure is what one contender reached in the rounds of a row.
+// Figure is what one system reached in the rounds of a row.
 type Figure struct {
 	Of     string    `json:"of"`
 	Spread           // of Rounds
@@ -61,7 +61,7 @@ type Goal struct {
 type Reached struct {
 	Goal   string `json:"goal"`
 	Met    string `json:"met"`
-	Beside string `json:"beside,omitempty"` // the contender that it is held against
+	Beside string `json:"beside,omitempty"` // the system that it is held against
 }
 
 // BestPeer names the best of the peers' figures in a Goal.
@@ -122,7 +122,7 @@ func (r *Row) BesideOf(g Goal) *Figure {
 	return best
 }
 
-// Of is the figure of a contender, nil if it is none of the row's.
+// Of is the figure of a system, nil if it is none of the row's.
 func (r *Row) Of(name string) *Figure {
 	if r.Ours.Of == name {
 		return &r.Ours
@@ -152,7 +152,7 @@ func (r *Row) Sum(goals ...Goal) {
 	}
 }
 
-// Us is pdrouter among the contenders.
+// Us is pdrouter among the systems.
 const Us = "pdrouter"
 
 // Write puts the report into dir, as a file that Read returns.

@@ -92,7 +92,7 @@ func handover(ctx context.Context, r *harness.Run, connector string) (sum handed
 // handoverClient makes one request and returns when it was begun, and its first event read.
 type handoverClient func(ctx context.Context, body []byte) (begun, first time.Time, err error)
 
-// handoverOf is a contender: as many requests as fit into a round, each with its own prompt. Its figures are medians.
+// handoverOf is a system: as many requests as fit into a round, each with its own prompt. Its figures are medians.
 func handoverOf(m *harness.SimStage, of string, peer bool, cannot string, client func() handoverClient, note func([3]float64)) harness.System {
 	var ask handoverClient
 	return harness.System{Of: of, Peer: peer, Cannot: cannot, Round: func(ctx context.Context, d time.Duration) (harness.Sample, error) {

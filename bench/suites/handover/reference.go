@@ -113,7 +113,7 @@ func reference(ctx context.Context, r *harness.Run, name, which string, place ha
 		streamsOf(f, "direct", 1, hand),
 		streamsOf(f, "one engine", 0, through(alone.Address, pair.CompletionsPath)),
 	}
-	return referenceContest(ctx, r, f, c)
+	return referenceComparison(ctx, r, f, c)
 }
 
 // promptTokens are the tokens of prompts at decode that came from prefill, and those that it has computed itself.
@@ -132,9 +132,9 @@ func promptTokens(ctx context.Context, f *pair.GatewayFleet) (received, computed
 	return received, computed, nil
 }
 
-// referenceContest voids the run unless decode has had the KV of each prompt from prefill, and has computed none itself. What it
+// referenceComparison voids the run unless decode has had the KV of each prompt from prefill, and has computed none itself. What it
 // has had before is the handshake's.
-func referenceContest(ctx context.Context, r *harness.Run, f *pair.GatewayFleet, c harness.Comparison) error {
+func referenceComparison(ctx context.Context, r *harness.Run, f *pair.GatewayFleet, c harness.Comparison) error {
 	before, _, err := promptTokens(ctx, f)
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func alone(ctx context.Context, f *pair.GatewayFleet) (*harness.Child, error) {
 	return c, nil
 }
 
-// streamsOf is a contender: as many streams as fit into a round, each with its own prompt and so many hand-overs. Its figures are
+// streamsOf is a system: as many streams as fit into a round, each with its own prompt and so many hand-overs. Its figures are
 // medians.
 func streamsOf(f *pair.GatewayFleet, of string, split int, ask handoverClient) harness.System {
 	return harness.System{Of: of, Round: func(ctx context.Context, d time.Duration) (harness.Sample, error) {

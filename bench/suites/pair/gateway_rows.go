@@ -63,7 +63,7 @@ func gatewayRows(which string) []gatewayRow {
 	}
 }
 
-// gatewayFigures is a contender whose round gives two figures.
+// gatewayFigures is a system whose round gives two figures.
 func gatewayFigures(of string, round func(context.Context) (first, second float64, err error)) harness.System {
 	return harness.System{Of: of, Round: func(ctx context.Context, _ time.Duration) (harness.Sample, error) {
 		first, second, err := round(ctx)

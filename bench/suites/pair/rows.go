@@ -33,7 +33,7 @@ func measureWarm(ctx context.Context, r *harness.Run) error {
 	return nil
 }
 
-// pairFigure is a contender whose round gives one figure.
+// pairFigure is a system whose round gives one figure.
 func pairFigure(of string, round func(context.Context) (float64, error)) harness.System {
 	return harness.System{Of: of, Round: func(ctx context.Context, _ time.Duration) (harness.Sample, error) {
 		x, err := round(ctx)

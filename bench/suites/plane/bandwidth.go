@@ -81,7 +81,7 @@ func bandwidthRow(which string, kib int, shape PlaneShape) planeRow {
 	}}
 }
 
-// kernel is the kernel's copy between the two processes as a contender: with single a call for each block.
+// kernel is the kernel's copy between the two processes as a system: with single a call for each block.
 func (s *planeStage) kernel(of string, shape PlaneShape, single bool, figure func([]time.Duration) float64) harness.System {
 	return sliced(of, func(_ context.Context, n int) ([]float64, error) {
 		a, err := s.decode.Tell(PlaneOrder{Do: "copy", First: s.take(n), Count: n, Shape: shape, Single: single})
@@ -92,7 +92,7 @@ func (s *planeStage) kernel(of string, shape PlaneShape, single bool, figure fun
 	})
 }
 
-// memcpy is a plain copy in this process as a contender, in GB/s.
+// memcpy is a plain copy in this process as a system, in GB/s.
 func (s *planeStage) memcpy(shape PlaneShape) (harness.System, error) {
 	to, free, err := memory.Allocate(len(s.rank.memory))
 	if err != nil {
@@ -122,7 +122,7 @@ const (
 	callEach   = "a system call each"
 )
 
-// socketLoop is a connection without a plane as a contender: so many bytes there, one back.
+// socketLoop is a connection without a plane as a system: so many bytes there, one back.
 func (s *planeStage) socketLoop(ctx context.Context, bytes int, figure func([]time.Duration) float64) (harness.System, error) {
 	a, err := s.decode.Tell(PlaneOrder{Do: "sink", Bytes: bytes})
 	if err != nil {

@@ -65,7 +65,7 @@ func (s *planeStage) serving(o PlaneOrder) (PlaneAnswer, []barePost, error) {
 	return a, posts, err
 }
 
-// byHand is NIXL without a plane as a contender: decode asks for a transfer, prefill writes it, and its notification is
+// byHand is NIXL without a plane as a system: decode asks for a transfer, prefill writes it, and its notification is
 // seen.
 func (s *planeStage) byHand(shape PlaneShape, figures func(PlaneAnswer, []barePost) []float64) (harness.System, error) {
 	return sliced("NIXL by hand", func(_ context.Context, n int) ([]float64, error) {
@@ -102,7 +102,7 @@ func (s *planeStage) byThread(order PlaneOrder, figures func(PlaneAnswer) []floa
 
 const progressThread = "NIXL's progress thread"
 
-// echo is a bare round trip of NIXL's messages as a contender.
+// echo is a bare round trip of NIXL's messages as a system.
 func (s *planeStage) echo() (harness.System, error) {
 	return sliced(rawTrip, func(_ context.Context, n int) ([]float64, error) {
 		a, _, err := s.serving(PlaneOrder{Do: "echo", Count: n})

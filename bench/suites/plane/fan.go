@@ -100,7 +100,7 @@ func (d *planeDecode) fanned(o PlaneOrder) (a PlaneAnswer, err error) {
 	return a, nil
 }
 
-// inTurns is that as a contender: from the last write's post until the last notification was seen.
+// inTurns is that as a system: from the last write's post until the last notification was seen.
 func (s *planeStage) inTurns(_ context.Context) (harness.System, error) {
 	b, err := openBareNIXL(fmt.Sprint(s.rank.agent.Record().Agent, "-fan", s.take(1)), s.rank.memory, false)
 	if err != nil {

@@ -45,7 +45,7 @@ func (s *planeStage) idle(ctx context.Context, binary string) (c harness.Compari
 	return c, nil
 }
 
-// idling is a process's CPU time as a contender, in % of a core.
+// idling is a process's CPU time as a system, in % of a core.
 func idling(of string, pid int) harness.System {
 	return harness.System{Of: of, Round: func(ctx context.Context, d time.Duration) (harness.Sample, error) {
 		before, err := harness.CPUOf("/proc", pid)

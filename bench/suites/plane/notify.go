@@ -38,7 +38,7 @@ func notifyRow(which string) planeRow {
 	}}
 }
 
-// trip is the transport's round trip without a plane as a contender.
+// trip is the transport's round trip without a plane as a system.
 func (s *planeStage) trip(ctx context.Context) (harness.System, error) {
 	if s.which == "nixl" {
 		return s.echo()

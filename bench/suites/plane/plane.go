@@ -231,7 +231,7 @@ const planeSlice = 100 * time.Millisecond
 // planeMost is how many they are at most.
 const planeMost = 200
 
-// sliced is a contender of whom n operations, as many as fill a slice, are one round.
+// sliced is a system of whom n operations, as many as fill a slice, are one round.
 func sliced(of string, run func(ctx context.Context, n int) ([]float64, error)) harness.System {
 	n := 2 // until it is known how long one takes
 	return harness.System{Of: of, Round: func(ctx context.Context, d time.Duration) (harness.Sample, error) {
@@ -249,7 +249,7 @@ func slice(d, one time.Duration) int {
 	return min(max(int(min(d, planeSlice)/max(one, 1)), 2), planeMost)
 }
 
-// pushing is pdrouter as a contender.
+// pushing is pdrouter as a system.
 func (s *planeStage) pushing(shape PlaneShape, figures func(pushed) []float64) harness.System {
 	return sliced(report.Us, func(_ context.Context, n int) ([]float64, error) {
 		p, err := s.push(n, shape)

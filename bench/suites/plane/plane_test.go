@@ -53,7 +53,7 @@ func TestPlaneRows(t *testing.T) {
 		row   planeRow
 	}{
 		{"socket", 1, bandwidthRow("socket", 4, PlaneShape{Blocks: 8})},
-		{"socket", 1, bandwidthRow("memory", 4, PlaneShape{8, true})}, // its contenders: those of memory, over sockets
+		{"socket", 1, bandwidthRow("memory", 4, PlaneShape{8, true})}, // its systems: those of memory, over sockets
 		{"socket", 1, postRow("socket", 8)},
 		{"socket", 1, mergedRow("socket", 8)},
 		{"socket", 1, notifyRow("socket")},

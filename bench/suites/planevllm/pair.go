@@ -21,7 +21,7 @@ import (
 	"pdrouter/bench/suites/stock"
 )
 
-// The two that are compared, as contenders.
+// The two that are compared, as systems.
 const (
 	nixlPush   = "NixlPushConnector"
 	nixlByHand = "NixlPushConnector by hand"

@@ -115,7 +115,7 @@ func (s *planeVLLM) started(ctx context.Context, last bool, python, model string
 		return err
 	}
 	if last && s.Wants(rowFresh) {
-		if err := s.contestOf(ctx, s.rest(rowFresh), s.few(), s.Round); err != nil {
+		if err := s.comparisonOf(ctx, s.rest(rowFresh), s.few(), s.Round); err != nil {
 			return err
 		}
 	}
@@ -146,7 +146,7 @@ func (s *planeVLLM) lasting(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.contestOf(ctx, s.rest(rowRest), s.few(), s.Round)
+	return s.comparisonOf(ctx, s.rest(rowRest), s.few(), s.Round)
 }
 
 // few is the number of rounds of what changes little.
@@ -166,8 +166,8 @@ func (s *planeVLLM) awake(ctx context.Context, i int) error {
 	return err
 }
 
-// contestOf measures a contest with so many rounds. A round counts only if nobody else used the machine.
-func (s *planeVLLM) contestOf(ctx context.Context, c harness.Comparison, rounds int, round time.Duration) error {
+// comparisonOf measures a comparison with so many rounds. A round counts only if nobody else used the machine.
+func (s *planeVLLM) comparisonOf(ctx context.Context, c harness.Comparison, rounds int, round time.Duration) error {
 	cfg := s.Config
 	cfg.Rounds, cfg.Round = rounds, round
 	return (&harness.Run{Config: cfg, Report: s.Report, Out: s.Out}).Compare(ctx, c)

@@ -133,7 +133,7 @@ func (s *planeVLLM) requests(ctx context.Context, tokens int) error {
 		}))
 	}
 	nth := len(s.Report.Rows)
-	if err := s.contestOf(ctx, c, s.Rounds, s.Round/2); err != nil {
+	if err := s.comparisonOf(ctx, c, s.Rounds, s.Round/2); err != nil {
 		return err
 	}
 	for _, row := range s.Report.Rows[nth:] {

@@ -79,11 +79,11 @@ type pausing struct {
 	*harness.Stage
 	servers     [2]*redisServer
 	rounds      int               // the first warms up
-	other       *harness.Sample   // what the last load has given for the contender that has not asked yet; nil if both have
+	other       *harness.Sample   // what the last load has given for the system that has not asked yet; nil if both have
 	stopped, up [][]time.Duration // of the calm rounds: the requests of each tenth
 }
 
-// half is the round of one of the two contenders. The load is on both, when the first of them asks.
+// half is the round of one of the two systems. The load is on both, when the first of them asks.
 func (p *pausing) half(which int) func(context.Context, time.Duration) (harness.Sample, error) {
 	return func(ctx context.Context, d time.Duration) (harness.Sample, error) {
 		if got := p.other; got != nil {

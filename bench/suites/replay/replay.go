@@ -244,7 +244,7 @@ func replayOne(ctx context.Context, r *harness.Run, cell replayCell, arrivals []
 	settings := fmt.Sprintf("policy: {default: {prefill: %[1]s, decode: %[1]s}}\n", cell.policy)
 	if cell.peer != nil {
 		way = *cell.peer
-		way.Peer = false // its failure is this contender's, not one of several's
+		way.Peer = false // its failure is this system's, not one of several's
 	}
 	m, err := harness.SimSetup{Spec: spec, Settings: settings, Where: harness.AllCPUs, Targets: []harness.Target{way}}.Open(ctx, r.Config)
 	if err != nil {

@@ -67,11 +67,11 @@ func stock(ctx context.Context, r *harness.Run, connector string) error {
 	}
 	c := harness.Comparison{Name: name, Where: "two CPUs for all", Metrics: []harness.Metric{{What: "prefill's answer to first event", Unit: "ms"}, {What: "TTFT", Unit: "ms"}}}
 	for i, x := range p.Targets {
-		c.Systems = append(c.Systems, p.contender(x.Of, x.Peer, p.Cannot[i], func(ctx context.Context, prompt string) (Heard, error) {
+		c.Systems = append(c.Systems, p.system(x.Of, x.Peer, p.Cannot[i], func(ctx context.Context, prompt string) (Heard, error) {
 			return p.Through(ctx, p.Running[i].Address, prompt, nil)
 		}))
 	}
-	c.Systems = append(c.Systems, p.contender("direct", false, "", p.ByHand))
+	c.Systems = append(c.Systems, p.system("direct", false, "", p.ByHand))
 	nth := len(r.Report.Rows)
 	cfg := r.Config
 	cfg.Others = math.Inf(1) // the engines' threads are what is busy
@@ -114,8 +114,8 @@ func MedianInterval(figures []float64) (low, high float64) {
 	return sorted[k], sorted[n-1-k]
 }
 
-// contender makes one request a round.
-func (p *StockPair) contender(of string, peer bool, cannot string, ask func(context.Context, string) (Heard, error)) harness.System {
+// system makes one request a round.
+func (p *StockPair) system(of string, peer bool, cannot string, ask func(context.Context, string) (Heard, error)) harness.System {
 	return harness.System{Of: of, Peer: peer, Cannot: cannot, Round: func(ctx context.Context, _ time.Duration) (harness.Sample, error) {
 		p.Asked++
 		prompt := fmt.Sprintf("%d is asked by %s. ", p.Asked, of)

@@ -105,7 +105,7 @@ func (p *StockPair) Begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if harness.CanPin() { // a contest before this one may have bound this process, and engines inherit that
+	if harness.CanPin() { // a comparison before this one may have bound this process, and engines inherit that
 		if err := harness.PinSelf(ctx, harness.ListOf(cpus)); err != nil {
 			return err
 		}
