@@ -34,7 +34,6 @@ demo: ## a gateway and four engines on this machine, every answer compared
 	@$(GO) run ./cmd/pdrouter demo
 
 test: deps ## all tests, but for long walks
-	$(call step,build without cgo,env CGO_ENABLED=0 $(GO) build $(VCS) -o bin/pdrouter ./cmd/pdrouter)
 	$(call step,tests,$(GO) test -short -shuffle=on -p 5 -timeout 15m ./...)
 	$(call step,the vLLM connector's own tests,$(PYTHON) -B -m unittest discover -q -s kvplane/vllm/tests -t kvplane/vllm)
 	$(call step,kubernetes manifests,$(GO) -C internal/kubetest test -count=1 ./...)
@@ -43,10 +42,11 @@ test-long: deps ## all tests with the race detector, then the long walks without
 	$(call step,tests with the race detector,$(GO) test -race -shuffle=on -p 5 -timeout 20m ./...)
 	$(call step,long walks,env KVPLANE_SEEDS=all $(GO) test -count=1 -run '^(TestSimulator.*|TestMutants)$$' ./kvplane/agent)
 
-check: .deps/golangci-lint-$(GOLANGCI) ## gofmt, go vet, golangci-lint
+check: .deps/golangci-lint-$(GOLANGCI) ## gofmt, go vet, golangci-lint, a build without cgo
 	$(call step,gofmt,.ci/gofmt)
 	$(call step,go vet,$(GO) vet -tags e2e ./...)
 	$(call step,golangci-lint,.deps/golangci-lint-$(GOLANGCI) run)
+	$(call step,build without cgo,env CGO_ENABLED=0 $(GO) build $(VCS) -o bin/pdrouter ./cmd/pdrouter)
 
 deps: ## install what the tests need: NIXL, redis-server, the openai client, SGLang's router
 	$(call step,python3,internal/deps/python.sh)
