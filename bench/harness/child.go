@@ -12,19 +12,20 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"pdrouter/internal/proc"
 )
 
 // Child is one process of a run.
 type Child struct {
 	Name       string
-	Cmd        *exec.Cmd
-	Address    string   // of the listener it told of, if it was asked to, or that it was told to have
-	Operations string   // the gateway's other listener
-	Entry      string   // of an engine: what the gateway is told of it besides name and URL
-	Files      []string // that are removed behind it
-	abrupt     bool     // killed without being asked to end: some take seconds for that
+	Process    *proc.Process // nil: somebody else's, of which only the address is known
+	Address    string        // of the listener it told of, if it was asked to, or that it was told to have
+	Operations string        // the gateway's other listener
+	Entry      string        // of an engine: what the gateway is told of it besides name and URL
+	Files      []string      // that are removed behind it
+	abrupt     bool          // killed without being asked to end: some take seconds for that
 	Said       *LastBytes
-	Ended      chan struct{}
 }
 
 // Spawn starts argv on the given CPUs ("" leaves the choice to the kernel) and, when tells is set, reads the address
@@ -34,12 +35,12 @@ func Spawn(ctx context.Context, name, cpus string, tells, quiet bool, argv ...st
 	if cpus != "" {
 		argv = append([]string{"taskset", "-c", cpus}, argv...)
 	}
-	c := &Child{Name: name, Said: &LastBytes{Keep: 4096}, Ended: make(chan struct{})}
-	c.Cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
-	c.Cmd.Cancel = func() error { return c.Cmd.Process.Signal(syscall.SIGTERM) }
-	c.Cmd.WaitDelay = 10 * time.Second
+	c := &Child{Name: name, Said: &LastBytes{Keep: 4096}}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
 	if !quiet {
-		c.Cmd.Stderr = c.Said
+		cmd.Stderr = c.Said
 	}
 	var out *os.File
 	if tells {
@@ -48,10 +49,10 @@ func Spawn(ctx context.Context, name, cpus string, tells, quiet bool, argv ...st
 			return nil, err
 		}
 		defer r.Close()
-		c.Cmd.Stdout, out = w, r
+		cmd.Stdout, out = w, r
 	}
-	err := c.begin()
-	if w, ok := c.Cmd.Stdout.(*os.File); ok {
+	err := c.begin(cmd)
+	if w, ok := cmd.Stdout.(*os.File); ok {
 		w.Close() // the child has its own
 	}
 	if err != nil {
@@ -70,14 +71,10 @@ func Spawn(ctx context.Context, name, cpus string, tells, quiet bool, argv ...st
 }
 
 // begin starts the process and has somebody wait for its end.
-func (c *Child) begin() error {
-	if err := c.Cmd.Start(); err != nil {
-		return fmt.Errorf("bench: %s: %w", c.Name, err)
+func (c *Child) begin(cmd *exec.Cmd) (err error) {
+	if c.Process, err = proc.Begin(c.Name, cmd); err != nil {
+		return fmt.Errorf("bench: %w", err)
 	}
-	go func() {
-		_ = c.Cmd.Wait() // how it ended matters only while it is needed, and then its requests tell
-		close(c.Ended)
-	}()
 	return nil
 }
 
@@ -89,29 +86,24 @@ func (c *Child) Stop() {
 		}
 	}()
 	if c.abrupt {
-		_ = c.Cmd.Process.Kill()
+		_ = c.Process.Cmd.Process.Kill()
 	}
-	_ = c.Cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-c.Ended:
-	case <-time.After(10 * time.Second):
-		_ = c.Cmd.Process.Kill()
-		<-c.Ended
-	}
+	_ = c.Process.Stop(10 * time.Second) // how it ended matters only while it is needed, and then its requests tell
 }
 
 // Alive returns an error with the process's last words if it has ended.
 func (c *Child) Alive() error {
-	select {
-	case <-c.Ended:
-		return fmt.Errorf("bench: %s has ended: %s", c.Name, c.Said)
-	default:
-		return nil
+	if c.Process == nil {
+		return nil // somebody else's
 	}
+	if ended, _ := c.Process.Ended(); ended {
+		return fmt.Errorf("bench: %s has ended: %s", c.Name, c.Said)
+	}
+	return nil
 }
 
 // CPU is the CPU time the process has used.
-func (c *Child) CPU() (time.Duration, error) { return CPUOf("/proc", c.Cmd.Process.Pid) }
+func (c *Child) CPU() (time.Duration, error) { return CPUOf("/proc", c.Process.PID()) }
 
 // PinSelf moves every thread of this process to the given CPUs.
 func PinSelf(ctx context.Context, cpus string) error {

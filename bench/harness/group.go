@@ -28,28 +28,28 @@ func (c *Child) Healthy(ctx context.Context, within, every time.Duration) error 
 
 // SpawnGroup starts a process that starts others, in a group of its own that ends with ctx and with this process.
 func SpawnGroup(ctx context.Context, name string, argv ...string) (*Child, error) {
-	c := &Child{Name: name, Said: &LastBytes{Keep: 4096}, Ended: make(chan struct{})}
-	c.Cmd = exec.CommandContext(ctx, "sh", append([]string{"-c", guarded, "sh"}, argv...)...)
-	c.Cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.Cmd.Cancel = func() error { return syscall.Kill(-c.Cmd.Process.Pid, syscall.SIGKILL) }
-	c.Cmd.Stdout, c.Cmd.Stderr = c.Said, c.Said
-	c.Cmd.WaitDelay = 10 * time.Second           // whoever it has started may hold its output
-	if _, err := c.Cmd.StdinPipe(); err != nil { // closed behind its end, so that nobody of the group outlives it
+	c := &Child{Name: name, Said: &LastBytes{Keep: 4096}}
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", guarded, "sh"}, argv...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Stdout, cmd.Stderr = c.Said, c.Said
+	cmd.WaitDelay = 10 * time.Second           // whoever it has started may hold its output
+	if _, err := cmd.StdinPipe(); err != nil { // closed behind its end, so that nobody of the group outlives it
 		return nil, fmt.Errorf("bench: %s: %w", name, err)
 	}
-	return c, c.begin()
+	return c, c.begin(cmd)
 }
 
 // EndGroup asks everybody in the group of a process to end, and ends whoever has not in time.
 func (c *Child) EndGroup() {
-	group := -c.Cmd.Process.Pid
+	group := -c.Process.PID()
 	_ = syscall.Kill(group, syscall.SIGTERM)
 	select {
-	case <-c.Ended:
+	case <-c.Process.Done:
 	case <-time.After(15 * time.Second):
 	}
 	_ = syscall.Kill(group, syscall.SIGKILL)
-	<-c.Ended
+	<-c.Process.Done
 }
 
 // guarded runs a command in the shell's process group, which is killed when the other end of the shell's standard input is closed:

@@ -16,7 +16,7 @@ func TestGroupEndsWithItsStarter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-c.Ended
+		<-c.Process.Done
 		return
 	}
 	pipe := benchtest.NewPipe(t)

@@ -1,4 +1,4 @@
-// Package proc runs this binary again as a process of its own, which ends with this one.
+// Package proc has processes that this one starts, reaps and stops: this binary again, which ends with this process, or any command.
 package proc
 
 import (
@@ -12,13 +12,26 @@ import (
 	"time"
 )
 
-// Process is another pdrouter process, started by this one, its output in a file of its own.
+// Process is a process that was started here.
 type Process struct {
 	Name string
 	Cmd  *exec.Cmd
-	Log  string
+	Log  string        // the file of its output, of a process of Start
 	Done chan struct{} // closed when it has been reaped
-	Err  error         // how it ended; valid after done
+	Err  error         // how it ended; valid after Done
+}
+
+// Begin starts a command, and reaps it when it ends.
+func Begin(name string, cmd *exec.Cmd) (*Process, error) {
+	p := &Process{Name: name, Cmd: cmd, Done: make(chan struct{})}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		p.Err = cmd.Wait()
+		close(p.Done)
+	}()
+	return p, nil
 }
 
 // Start runs this same binary with args. The child dies with this process, also when it is killed.
@@ -27,24 +40,25 @@ func Start(dir, name string, args ...string) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{Name: name, Log: filepath.Join(dir, name+".log"), Done: make(chan struct{})}
-	log, err := os.Create(p.Log)
+	path := filepath.Join(dir, name+".log")
+	log, err := os.Create(path)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	p.Cmd = exec.Command(self, args...)
-	p.Cmd.Stdout, p.Cmd.Stderr = log, log
-	p.Cmd.SysProcAttr = dieWithParent()
-	if err := p.Cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
+	cmd := exec.Command(self, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = dieWithParent()
+	p, err := Begin(name, cmd)
+	if err != nil {
+		return nil, err
 	}
-	go func() {
-		p.Err = p.Cmd.Wait()
-		close(p.Done)
-	}()
+	p.Log = path
 	return p, nil
 }
+
+// PID is the number of the process.
+func (p *Process) PID() int { return p.Cmd.Process.Pid }
 
 // Ended reports that the process has ended, and how.
 func (p *Process) Ended() (bool, error) {

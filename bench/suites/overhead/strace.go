@@ -164,9 +164,9 @@ func isTraced(proc string, pid int) bool {
 // end detaches and returns what was seen.
 func (t *tracer) end() (calls, error) {
 	defer t.Stop()
-	_ = t.Cmd.Process.Signal(syscall.SIGTERM) // it writes its last lines and ends
+	_ = t.Process.Cmd.Process.Signal(syscall.SIGTERM) // it writes its last lines and ends
 	select {
-	case <-t.Ended:
+	case <-t.Process.Done:
 	case <-time.After(10 * time.Second):
 		return calls{}, errors.New("bench: strace does not end")
 	}

@@ -74,7 +74,7 @@ func syscalls(ctx context.Context, r *harness.Run, connector string, stream bool
 
 // canTrace returns why the stage's processes cannot be traced; nil if they can.
 func canTrace(ctx context.Context, s *harness.Stage) error {
-	t, err := attach(ctx, s.Decode[0].Cmd.Process.Pid, s.Place.Rest)
+	t, err := attach(ctx, s.Decode[0].Process.PID(), s.Place.Rest)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func canTrace(ctx context.Context, s *harness.Stage) error {
 
 // count applies the load to a target for d, and counts the target's calls until all requests are answered.
 func count(ctx context.Context, s *harness.Stage, which int, l load.Closed, d time.Duration) (calls, int, error) {
-	t, err := attach(ctx, s.Running[which].Cmd.Process.Pid, s.Place.Target)
+	t, err := attach(ctx, s.Running[which].Process.PID(), s.Place.Target)
 	if err != nil {
 		return calls{}, 0, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"pdrouter/bench/harness"
 	"pdrouter/bench/load"
+	"pdrouter/internal/proc"
 )
 
 // playedGateway answers as a gateway does, with that status; what it says of the request comes only when it is asked again.
@@ -87,7 +88,7 @@ func TestGatewayUntil(t *testing.T) {
 	f := playedGateway(t, 200, "")
 	gone := make(chan struct{})
 	close(gone)
-	f.Gateway.Ended, f.Gateway.Name, f.Gateway.Said = gone, "the gateway", &harness.LastBytes{}
+	f.Gateway.Process, f.Gateway.Name, f.Gateway.Said = &proc.Process{Done: gone}, "the gateway", &harness.LastBytes{}
 	f.operations = "127.0.0.1:1"
 	err := f.until(context.Background(), "never", func(GatewayState) bool { return false })
 	if err == nil || !strings.Contains(err.Error(), "the gateway has ended") {

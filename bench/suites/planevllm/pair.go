@@ -131,7 +131,7 @@ func (p *vllmPair) up(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	for _, c := range p.Engines {
-		v, err := vllmProcessesOf("/proc", c.Cmd.Process.Pid)
+		v, err := vllmProcessesOf("/proc", c.Process.PID())
 		if err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func (p *vllmPair) stop(asleep bool) error {
 	}
 	var errs []error
 	if gateway := p.Running[0]; gateway != nil {
-		errs = append(errs, gateway.Cmd.Process.Signal(s))
+		errs = append(errs, gateway.Process.Cmd.Process.Signal(s))
 	}
 	for _, v := range p.processes {
 		errs = append(errs, v.signal(s))

@@ -101,8 +101,8 @@ func TestStopPair(t *testing.T) {
 			c.EndGroup()
 			gone()
 		})
-		leaders = append(leaders, c.Cmd.Process.Pid)
-		p.processes = append(p.processes, vllmProcesses{all: sleepers(t, c.Cmd.Process.Pid)})
+		leaders = append(leaders, c.Process.PID())
+		p.processes = append(p.processes, vllmProcesses{all: sleepers(t, c.Process.PID())})
 	}
 	if err := p.stop(false); err != nil || p.asleep {
 		t.Errorf("one that is not stopped goes on: %v", err)

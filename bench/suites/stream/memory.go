@@ -82,7 +82,7 @@ func idleRound(ctx context.Context, s *harness.Stage, x harness.Target, n int, d
 	if err != nil {
 		return harness.Sample{}, err
 	}
-	fresh, err := rssOf("/proc", c.Cmd.Process.Pid)
+	fresh, err := rssOf("/proc", c.Process.PID())
 	if err != nil {
 		return harness.Sample{}, err
 	}
@@ -96,7 +96,7 @@ func idleRound(ctx context.Context, s *harness.Stage, x harness.Target, n int, d
 	if err != nil {
 		return harness.Sample{}, errors.Join(err, c.Alive())
 	}
-	full, err := rssOf("/proc", c.Cmd.Process.Pid)
+	full, err := rssOf("/proc", c.Process.PID())
 	if err != nil {
 		return harness.Sample{}, errors.Join(err, c.Alive())
 	}
