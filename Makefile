@@ -57,6 +57,7 @@ deps: ## install what the tests need: NIXL, redis-server, the openai client, SGL
 
 e2e-vllm: ## stock vLLM (CPU build) behind pdrouter, push and pull
 	$(call step,python3,internal/deps/python.sh)
+	$(call step,NIXL wheel,internal/deps/nixl.sh)
 	$(call step,vLLM,internal/deps/vllm.sh)
 	$(call step,stock vLLM end to end,.ci/failed $(GO) test -tags e2e -run TestStockVLLM -count=1 -v -timeout 28m ./internal/e2e/)
 

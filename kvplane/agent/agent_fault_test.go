@@ -31,10 +31,10 @@ var (
 
 // TestFaultsThatHeal: whatever happens to messages, the transfer arrives whole, once.
 func TestFaultsThatHeal(t *testing.T) {
-	for _, what := range []string{"register", "status", "done", "floor"} {
+	for _, what := range []string{"write-request", "status", "done", "ack"} {
 		for _, do := range []string{"lose", "double", "delay", "flip"} {
 			for _, nth := range []int{0, 1, 2} {
-				if nth == 0 && (do == "lose" || do == "flip") && what == "register" {
+				if nth == 0 && (do == "lose" || do == "flip") && what == "write-request" {
 					continue // no write request ever arrives: TestNothingArrives
 				}
 				if nth == 0 && (do == "lose" || do == "flip") && what == "done" {
@@ -82,7 +82,7 @@ func TestFaultsThatFail(t *testing.T) {
 		{name: "completion is withheld", faults: []fault{{"write", 1, "hold"}}, tokens: 12, reason: []kvplane.Reason{kvplane.Deadline, kvplane.Stopped}, never: true, silent: true},
 		{name: "every completion is withheld", faults: []fault{{"write", 0, "hold"}}, tokens: 12, reason: []kvplane.Reason{kvplane.Deadline, kvplane.Stopped}, never: true, silent: true},
 		{name: "P computed too few", tokens: 11, reason: []kvplane.Reason{kvplane.Short, kvplane.Stopped, kvplane.Sibling}},
-		{name: "nothing arrives", faults: []fault{{"register", 0, "lose"}, {"cancel", 0, "lose"}}, tokens: 12, reason: []kvplane.Reason{kvplane.Deadline, kvplane.Stopped}, never: true},
+		{name: "nothing arrives", faults: []fault{{"write-request", 0, "lose"}, {"cancel", 0, "lose"}}, tokens: 12, reason: []kvplane.Reason{kvplane.Deadline, kvplane.Stopped}, never: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inBubble(t, newFakeNet(tc.faults...), 2, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {

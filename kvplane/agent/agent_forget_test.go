@@ -147,7 +147,7 @@ func (r *rig) forget(whom metadata.Incarnation) {
 // TestConsumerOfAForgottenSessionDrains: P has written for D, in part, and has forgotten it when D, which was cut off, comes back
 // and cancels. Bytes may have been written under that number, so D flushes before its blocks are safe.
 func TestConsumerOfAForgottenSessionDrains(t *testing.T) {
-	cut := []fault{{"status", 0, "lose"}, {"beatack", 0, "lose"}, {"cancel", 0, "lose"}, {"beat", 0, "lose"}, {"floor", 0, "lose"}}
+	cut := []fault{{"status", 0, "lose"}, {"heartbeat-ack", 0, "lose"}, {"cancel", 0, "lose"}, {"heartbeat", 0, "lose"}, {"ack", 0, "lose"}}
 	net := newFakeNet(append(cut, fault{"write", 1, "break"})...)
 	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
 		id := kvplane.NewTransferID()

@@ -10,7 +10,7 @@ import (
 
 // TestQueuedTransferOutlivesTheLease: D says that it will come, and P keeps the blocks for several leases.
 func TestQueuedTransferOutlivesTheLease(t *testing.T) {
-	for _, faults := range [][]fault{nil, {{"beat", 2, "lose"}}, {{"beatack", 2, "lose"}}, {{"beat", 0, "double"}}, {{"beat", 0, "delay"}}} {
+	for _, faults := range [][]fault{nil, {{"heartbeat", 2, "lose"}}, {{"heartbeat-ack", 2, "lose"}}, {{"heartbeat", 0, "double"}}, {{"heartbeat", 0, "delay"}}} {
 		inBubble(t, newFakeNet(faults...), 2, 4, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
 			id := kvplane.NewTransferID()
 			p.fill(id, fromP[0], 12)
@@ -73,7 +73,7 @@ func TestQueuedTransferIsGivenUp(t *testing.T) {
 // TestSilentProducerEndsWhatCountsOnIt: an agent that answers no heartbeat any more, with its connection up, is noticed long
 // before the wait is over.
 func TestSilentProducerEndsWhatCountsOnIt(t *testing.T) {
-	inBubble(t, newFakeNet(fault{"beatack", 0, "lose"}), 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
+	inBubble(t, newFakeNet(fault{"heartbeat-ack", 0, "lose"}), 1, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
 		expected, queued := kvplane.NewTransferID(), kvplane.NewTransferID()
 		start := time.Now()
 		d.expect(expected, p, [2]int{0, 12}, toD)

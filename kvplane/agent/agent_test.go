@@ -327,7 +327,7 @@ func TestRefusedBeforeAnythingIsSent(t *testing.T) {
 		p.await(id, kvplane.Sent)
 		net.mu.Lock()
 		defer net.mu.Unlock()
-		if net.seen["register"] != 0 || net.seen["write"] != 0 {
+		if net.seen["write-request"] != 0 || net.seen["write"] != 0 {
 			t.Errorf("%v was sent; want no registration and no write", net.seen)
 		}
 	})

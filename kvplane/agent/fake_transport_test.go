@@ -27,7 +27,7 @@ type fakeNet struct {
 
 // fault is one thing that goes wrong: the nth thing of a kind, counted from 1 over the whole network; 0 is every one.
 type fault struct {
-	what string // "register", "status", "done", "cancel", "floor", "write"
+	what string // "write-request", "status", "done", "cancel", "ack", "write"
 	nth  int
 	do   string // "lose", "double", "delay", "flip", "break": end in an error, "hold": never end, "refuse" and "busy": not post
 }
@@ -131,7 +131,7 @@ func kindOf(sealed []byte) string {
 	if err != nil || len(l.Body) == 0 {
 		return "malformed"
 	}
-	return map[wire.Kind]string{wire.KindWriteRequest: "register", wire.KindStatus: "status", wire.KindDone: "done", wire.KindCancel: "cancel", wire.KindAck: "floor", wire.KindHeartbeat: "beat", wire.KindHeartbeatAck: "beatack", wire.KindBye: "bye"}[wire.Kind(l.Body[0])]
+	return map[wire.Kind]string{wire.KindWriteRequest: "write-request", wire.KindStatus: "status", wire.KindDone: "done", wire.KindCancel: "cancel", wire.KindAck: "ack", wire.KindHeartbeat: "heartbeat", wire.KindHeartbeatAck: "heartbeat-ack", wire.KindBye: "bye"}[wire.Kind(l.Body[0])]
 }
 
 func (t *fakeTransport) sendLocked(far *fakeTransport, body []byte) {

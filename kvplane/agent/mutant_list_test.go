@@ -22,7 +22,7 @@ func mutants() []*mutant {
 		{name: "free before the answer to a cancel", apply: mutantEarlyFree},
 		{name: "the other leg is forgotten", apply: mutantOtherLeg},
 		{name: "a reference serves again", apply: mutantReuse},
-		{name: "no floor", rare: true, apply: mutantNoFloor},
+		{name: "no low-water mark", rare: true, apply: mutantNoLowWater},
 		{name: "free at a death without drain", rare: true, apply: mutantNoDrain},
 		{name: "one report for failed and reusable", apply: mutantOneReport},
 		{name: "lists are aligned by their ends", apply: mutantAlign},
@@ -180,8 +180,8 @@ func mutantReuse(_ *sim, n *simNode, real applier) applier {
 	}
 }
 
-// mutantNoFloor refuses no write request for the age of its number.
-func mutantNoFloor(_ *sim, n *simNode, real applier) applier {
+// mutantNoLowWater refuses no write request for the age of its number.
+func mutantNoLowWater(_ *sim, n *simNode, real applier) applier {
 	return func(q delivery, out []core.Effect) []core.Effect {
 		if e := &q.event; q.producer && e.Kind == core.EvWriteRequest {
 			if s := n.owner.producer.Sessions[e.Peer]; s != nil && e.Seq < s.LowWater {

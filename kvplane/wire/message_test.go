@@ -74,7 +74,7 @@ func TestDigestIsOfWhatIsRegistered(t *testing.T) {
 	}
 	base := parse(func(*wire.Message) {})
 	if parse(func(m *wire.Message) { m.LowWater++ }) != base {
-		t.Error("a repeat with a higher floor has another digest")
+		t.Error("a repeat with a higher low-water mark has another digest")
 	}
 	if parse(func(m *wire.Message) { m.Wait = time.Second }) != base {
 		t.Error("a repeat with less patience left has another digest")

@@ -148,7 +148,7 @@ const (
 )
 
 var dropNames = [...]string{
-	"none", "state", "unknown", "stranger", "repeat", "floor", "conflict", "full", "malformed", "foreign", "waiting", "forged",
+	"none", "state", "unknown", "stranger", "repeat", "settled", "conflict", "full", "malformed", "foreign", "waiting", "forged",
 }
 
 func (d Drop) String() string { return dropNames[d] }

@@ -28,7 +28,7 @@ func TestGoodbyeEndsAWriteThatWasHeardOf(t *testing.T) {
 			> send-ack peer=1 seq=1
 			> report failed tid=1 because=closing 0/1
 			status peer=1 seq=1 state=done
-			> drop floor peer=1 seq=1
+			> drop settled peer=1 seq=1
 			> send-ack peer=1 seq=1` + drained + `
 			> report reusable tid=1 because=closing 0/1`,
 		"given up before": writing + `

@@ -233,7 +233,7 @@ func TestFault56CompletionsThatDoNotCount(t *testing.T) {
 		> send-ack peer=1 seq=1
 		# Twice, and then in contradiction to itself: the first final word stands.
 		status peer=1 seq=1 state=done
-		> drop floor peer=1 seq=1
+		> drop settled peer=1 seq=1
 		> send-ack peer=1 seq=1
 		status peer=1 seq=1 state=failed reason=write_failed
 		> drop conflict peer=1 seq=1
@@ -253,7 +253,7 @@ func TestFault56CompletionsThatDoNotCount(t *testing.T) {
 		> report ready tid=1 3/3
 		# Late.
 		status peer=3 seq=1 state=done
-		> drop floor peer=3 seq=1
+		> drop settled peer=3 seq=1
 		> send-ack peer=3 seq=1
 		heartbeat-ack peer=3 lines=1:1:done
 		> drop repeat peer=3 seq=1

@@ -17,7 +17,7 @@ func TestTrapCompleteAtTheFirstOfSeveralNotifications(t *testing.T) {
 		status peer=1 seq=1 state=done
 		> send-ack peer=1 seq=1
 		status peer=1 seq=1 state=done
-		> drop floor peer=1 seq=1
+		> drop settled peer=1 seq=1
 		> send-ack peer=1 seq=1
 		# One that only notifies does not stand for a writer.
 		status peer=4 seq=1 state=done
