@@ -95,7 +95,7 @@ const (
 	SubmitFailed                   // a write could not be posted
 	Deadline                       // D's own deadline
 	PeerGone                       // the connection was lost and did not come back
-	Superseded                     // the peer's generation is dead
+	Superseded                     // a newer run of the peer is known
 	Stopped                        // another rank failed, or the engine gave up
 	Closing                        // the agent is being closed
 	Ticket                         // the two legs were not dispatched under the same ticket

@@ -4,11 +4,11 @@ import "time"
 
 // Times are the plane's durations. Zero means the default.
 type Times struct {
-	Lease    time.Duration // P keeps offered blocks so long for a consumer that has not come; default 30 s
+	Lease    time.Duration // P keeps offered blocks so long without a heartbeat; default 30 s
 	Beat     time.Duration // D tells P so often which transfers it still waits for; default Lease/6
 	Queue    time.Duration // D keeps a queued transfer alive so long after the last Queued of its engine; default 5 min
 	Wait     time.Duration // D waits so long for P's offer unless the Expectation says otherwise; default 30 s
-	Deadline time.Duration // D waits so long from the first sign that P is writing; default 10 s
+	Deadline time.Duration // D waits so long once P has the offer; default 10 s
 	NetDelay time.Duration // how long bytes of a failed or dead writer may be on their way; default 1 s
 	Lost     time.Duration // a lost connection fails a transfer after so long; default 1 s
 	Resend   time.Duration // first pause before a message is sent again, doubling; default 20 ms

@@ -2,13 +2,18 @@
 // machines of package core. It turns calls of the engine, packets and ends of writes into events, and carries the effects out. Everything
 // else that an agent does is in the transport, the plan (package plan) and the messages (package wire).
 //
-// Engines use Open, Offer, Expect, Abandon and read Reports; with several ranks Do and Collect (collect.go, package sched).
+// Engines use Do and Collect (collect.go, package sched), and Gone. Expect, Offer, Queue and Abandon are the single calls that Do is made of.
 //
-// Read a transfer in this order: engine_calls.go (Expect and Offer become events), peers.go (the peer's records are looked up),
-// connections.go (it is connected), execute.go (effects become messages), owner.go (the loop, and messages of peers become events),
-// post.go (a write is planned and posted), owner.go again (its end), engine_calls.go (report). A cancel takes the same files without
-// post.go; then quarantine.go has the blocks that may still be written. Lost peers: connections.go, liveness.go (proof of death). The
-// end of an agent: closing.go. How the owner sleeps: idle.go.
+// Read a transfer in this order, with internal/core/core.go beside it, as between any two steps the state machines decide: owner.go (the loop:
+// post takes calls, deliver gives events to a state machine), engine_calls.go (Expect and Offer become events), peers.go and host.go (the
+// peer's records are looked up), connections.go (it is connected), execute.go (effects become messages), verify.go (messages of peers are
+// believed), post.go and stuck.go (a write is planned, posted and counted), owner.go again (its end), engine_calls.go (report), tail.go (what
+// stays old in the last block), quarantine.go (the report is counted).
+//
+// A cancel: engine_calls.go (abandon), then package core decides, execute.go sends CANCEL, and on P owner.go takes it. A write that was posted is
+// never aborted: P answers that it is writing until the write ends. D's blocks are reusable when core says so (Consumer.Check); quarantine.go
+// only counts them. Lost peers: connections.go, peers.go (gone), execute.go (fence), liveness.go (proof of death). Peers that are not used any
+// more: forget.go. The end of an agent: closing.go. How the owner sleeps: idle.go.
 package agent
 
 import (
@@ -124,7 +129,7 @@ func Open(cfg Config) (*Agent, error) {
 func (a *Agent) Record() metadata.Record { return a.record }
 
 // Expect asks every producer rank of the peer to write into reserved blocks. It ends in Ready, or in Failed and Reusable.
-// An id serves once: a second Expectation under an id that is still alive is ignored.
+// An id serves once: a second Expectation is ignored while the first one lives, and ends in Failed and Reusable while its id is remembered.
 func (a *Agent) Expect(e kvplane.Expectation) { a.owner.post(func() { a.owner.expect(&e) }) }
 
 // Queue says that a transfer will be expected later, when there is room for it: P is asked to keep it meanwhile. Nothing
@@ -143,7 +148,7 @@ func (a *Agent) Abandon(id kvplane.TransferID, why string) {
 	a.owner.post(func() { a.owner.abandon(id, why) })
 }
 
-// Gone says that the process of a peer is proven dead: reaped, or its host reset. Silence is no proof.
+// Gone says that all processes of this run of an engine are proven dead: reaped, or their hosts reset. Silence is no proof.
 func (a *Agent) Gone(inc metadata.Incarnation) { a.owner.post(func() { a.owner.gone(inc, true) }) }
 
 // Status counts what the agent holds and has seen. After Close it is zero.

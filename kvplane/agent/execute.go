@@ -112,8 +112,8 @@ func (o *owner) sendAcks() {
 	o.acksDue = o.acksDue[:0]
 }
 
-// fence lets nothing of a lost or silent peer land any more. Where the transport cannot do that, only the proof of its
-// death helps.
+// fence lets nothing of a lost or silent peer land any more. Where the transport cannot do that, D waits for P's
+// answer, or for the proof that P is dead.
 func (o *owner) fence(p *peer) {
 	f, ok := o.cfg.Transport.(transport.Fencer)
 	if !ok {
@@ -128,9 +128,9 @@ func (o *owner) fence(p *peer) {
 	o.stepConsumer(core.Event{Kind: core.EvFenced, Peer: p.id})
 }
 
-// flush takes in what a writer had sent before its end: two whole passes, after the net delay that the core has waited.
+// flush takes in what a writer had sent before its end: two polls, after the net delay that the core has waited.
 func (o *owner) flush(x *core.Effect) {
-	// The passes are made from the inbox, so that a poll never runs inside another.
+	// The polls are made from the inbox, so that a poll never runs inside another.
 	id, peer, seq := x.ID, x.Peer, x.Seq
 	o.enqueue(func() {
 		o.poll()

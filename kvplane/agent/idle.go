@@ -19,7 +19,7 @@ const (
 	// gosched is after how many spins other goroutines are let run: each time wakes a thread that looks for more of them,
 	// on a processor that the peer may need, and takes 10 µs. The goroutine that waits for a report has run before.
 	gosched = 32
-	// crowded is how long that takes where other owners of this process spin too, more than it has processors: each waits
+	// contendedYield is how long that takes where other owners of this process spin too, more than it has processors: each waits
 	// until all others have spun so often. After that so many turns are taken one spin at a time, in which letting others run
 	// costs next to nothing, as no thread is to be had that could be woken.
 	contendedYield = 40 * time.Microsecond

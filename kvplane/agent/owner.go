@@ -88,7 +88,7 @@ type write struct {
 	logged bool          // that it is stuck
 }
 
-// queued is an event on its way to one of the cores.
+// delivery is an event on its way to one of the state machines.
 type delivery struct {
 	event    core.Event
 	producer bool

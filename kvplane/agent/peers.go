@@ -41,7 +41,7 @@ type engine struct {
 	peers    []*peer // in the order of its ranks; nil while it is looked up
 	records  []metadata.Record
 	expected []plan.Producer   // the producers of this rank; follows from the records, nil until it was asked for
-	owed     []metadata.Record // to whom it owes a completion; likewise
+	owed     []metadata.Record // its ranks that this rank owes a write; likewise
 	tails    []*plan.Pair      // one of each of its stages whose blocks are smaller than this rank's; likewise
 	tailed   bool              // tails was asked for
 	expects  []kvplane.TransferID

@@ -59,7 +59,7 @@ func (o *owner) account(x *core.Effect) {
 	}
 }
 
-// owe counts the offers that engines have not come for yet.
+// owe counts offers that have not ended, by the engine that they are for.
 func (o *owner) owe(inc metadata.Incarnation, n int) {
 	if o.owing[inc] += n; o.owing[inc] <= 0 {
 		delete(o.owing, inc)

@@ -2,7 +2,7 @@
 //
 // Read in this order: message.go has the messages (docs/kvplane.md has them as a table), encode.go turns one into bytes, header.go puts
 // sender and receiver in front, session.go adds a MAC that only the two agents can compute. The packet then goes to the transport. On the
-// other side Decode, Session.Verify and ParseWithin undo this; package agent calls them in owner.go.
+// other side Decode, Session.Verify and ParseWithin undo this; agent/owner.go calls the first, agent/verify.go the others.
 package wire
 
 import (

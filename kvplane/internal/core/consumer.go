@@ -71,7 +71,7 @@ type ProducerState struct {
 	heldBack   bool          // unsent because its session is fenced
 	sawWriting bool          // P has said that it writes
 	mustFlush  bool          // not_begun without an answer of the producer: flush as if it had failed
-	heard      time.Duration // stop: when the producer was last heard, or the cancel first sent
+	heard      time.Duration // cancelled: when P was last heard, or CANCEL first sent
 	since      time.Duration // when its connection was lost, until it is heard again; 0 is never
 	wake       time.Duration
 	again      backoff
@@ -115,12 +115,12 @@ type IncomingTransfer struct {
 	expect           *kvplane.Expectation
 	empty            bool // nothing is needed
 	producersUnknown bool // its producers are not known yet
-	sawWriting       bool // a producer writes: the shorter deadline runs
+	sawWriting       bool // P has the offer: from now on Times.Deadline counts
 	tokens           int
 	reason           kvplane.Reason
 	detail           string
 	wake             time.Duration
-	retired          bool // the last report was made
+	retired          bool // it may be forgotten when all its producers are final
 }
 
 func (r *IncomingTransfer) Due() time.Duration { return r.wake }

@@ -11,13 +11,13 @@ import (
 // Knows says that an id is the consumer's: queued, expected, or ended not long ago.
 func (c *Consumer) Knows(id kvplane.TransferID) bool { return c.Incoming[id] != nil }
 
-// Accepted says whether an Expectation that it was given has begun, and has not ended.
+// Accepted says whether an Expectation was taken, as no repeat, and is remembered.
 func (c *Consumer) Accepted(x *kvplane.Expectation) bool {
 	r := c.Incoming[x.ID]
 	return r != nil && r.expect == x
 }
 
-// Awaits says that producers may still write for a transfer, as none of them has failed and not all have finished.
+// Awaits says that a transfer can still become ready.
 func (c *Consumer) Awaits(id kvplane.TransferID) bool {
 	r := c.Incoming[id]
 	return r != nil && r.awaits()

@@ -46,7 +46,7 @@ func (c *Consumer) fence(s *producerSession) []*IncomingTransfer {
 	return changed
 }
 
-// admit lets a fenced peer write again, if it has answered for everything that was fenced, and registers what waits.
+// admit lets a fenced peer write again, if it has answered for everything that was fenced, and sends the write requests that it held back.
 func (c *Consumer) admit(s *producerSession) {
 	if !s.fenced || s.void || s.unansweredFenced > 0 {
 		return

@@ -5,11 +5,11 @@
 // step.go has all events and effects. A transfer on the consumer: consumer_engine.go (EvExpect, EvProducers), consumer_send.go (DoWriteRequest),
 // consumer_status.go (EvStatus until DoReport). On the producer: producer_engine.go (EvOffer, EvConsumers), producer_request.go (EvWriteRequest,
 // DoPost), producer_engine.go again (EvWritten), producer_transfer.go (settle), producer_lease.go (DoReport). A cancel: consumer_engine.go (EvAbandon), consumer_status.go
-// (failTransfer), consumer_send.go (DoCancel), producer_request.go (EvCancel). The other files: heartbeats (consumer_heartbeat.go,
+// (failTransfer), consumer_send.go (DoCancel), producer_request.go (EvCancel), producer_engine.go (EvWritten, EvBroken), consumer_status.go (EvStatus, DoFlush, Reusable). consumer.go and producer.go have the states. The other files: heartbeats (consumer_heartbeat.go,
 // producer_heartbeat.go), lost and dead peers (consumer_peer.go, consumer_fence.go), leases and tombstones (producer_lease.go), questions of
 // the owner (consumer_answers.go, producer_answers.go).
 //
-// Fields are exported for the simulator alone, which checks what must hold and breaks the rules one by one.
+// A capital letter of a field or a state says only that the simulator reads it.
 package core
 
 import (

@@ -100,7 +100,7 @@ func (p *Producer) result(e Event) {
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: e.Reason, Detail: e.Detail}, true)
 	case EvNothing:
 		p.end(r, wire.Status{State: wire.Done, Tokens: e.Tokens}, true)
-	case EvWritten: // its status went with the write
+	case EvWritten: // DONE went with the write; it is said again until it is acknowledged
 		p.end(r, wire.Status{State: wire.Done, Tokens: e.Tokens}, false)
 	case EvBroken:
 		p.end(r, wire.Status{State: wire.Failed, Reason: kvplane.WriteFailed, Detail: e.Detail}, true)

@@ -193,7 +193,7 @@ func (p *Producer) cancel(e Event) {
 	switch r.State {
 	case requestWaiting, requestPairing:
 		p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Cancelled}, true)
-	default:
+	default: // writing: it runs to its end, which answers; ended: its status is said again
 		p.answer(r)
 	}
 }

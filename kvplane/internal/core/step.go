@@ -108,8 +108,8 @@ const (
 	DoStatus       Action = iota + 1 // send a STATUS
 	DoWriteRequest                   // send a WRITE_REQUEST
 	DoCancel                         // send a CANCEL
-	DoAck                            // send an ACK, unless another message to this peer carries it
-	DoPair                           // try to reach a peer
+	DoAck                            // send an ACK at the end of the pass, one for all numbers of a peer
+	DoPair                           // plan the next attempt to connect
 	DoPost                           // plan and post the write of a write request
 	DoReport                         // tell the engine
 	DoFlush                          // poll twice, so that all bytes of an ended writer have landed; then EvFlushed
