@@ -80,7 +80,7 @@ func (o *owner) keepPending() {
 	o.collected.pendingChanged = false
 	handshakes, pending := 0, o.collected.pending[:0]
 	for _, e := range o.engines {
-		if n := len(e.expects) + len(e.offers); e.peers == nil || n > 0 { // known ones are looked up again
+		if e.peers == nil {
 			handshakes++
 			pending = append(append(pending, e.expects...), e.offers...)
 		}

@@ -84,7 +84,7 @@ func (e *engine) used() time.Duration {
 
 // isIdle says that nothing is under way with an engine, and nothing remembered but that it is there.
 func (o *owner) isIdle(inc metadata.Incarnation, e *engine) bool {
-	if e.peers == nil || len(e.expects)+len(e.offers)+len(e.held) > 0 || o.owing[inc] > 0 {
+	if e.peers == nil || o.owing[inc] > 0 {
 		return false
 	}
 	for _, p := range e.peers {

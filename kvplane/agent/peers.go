@@ -40,11 +40,11 @@ func (p *peer) Due() time.Duration { return p.retry }
 type engine struct {
 	peers    []*peer // in the order of its ranks; nil while it is looked up
 	records  []metadata.Record
-	expected []plan.Producer   // the producers of this rank; follows from the records, nil until it was asked for
-	owed     []metadata.Record // its ranks that this rank owes a write; likewise
-	tails    []*plan.Pair      // one of each of its stages whose blocks are smaller than this rank's; likewise
-	tailed   bool              // tails was asked for
-	expects  []kvplane.TransferID
+	expected []plan.Producer      // the producers of this rank; follows from the records, nil until it was asked for
+	owed     []metadata.Record    // its ranks that this rank owes a write; likewise
+	tails    []*plan.Pair         // one of each of its stages whose blocks are smaller than this rank's; likewise
+	tailed   bool                 // tails was asked for
+	expects  []kvplane.TransferID // these three wait while it is looked up, and are empty afterwards
 	offers   []kvplane.TransferID
 	held     []heldMessage
 

@@ -42,17 +42,17 @@ func (o *owner) account(x *core.Effect) {
 	switch x.Report {
 	case kvplane.Ready:
 		delete(o.awaited, x.ID)
-		o.stopWatching()
+		o.clearStuckAlarm()
 		o.received[x.Reason]++
 	case kvplane.Failed:
 		o.received[x.Reason]++
 		if a := o.awaited[x.ID]; a != nil {
 			a.failed = o.now()
-			o.watchForStuck()
+			o.setStuckAlarm()
 		}
 	case kvplane.Reusable:
 		delete(o.awaited, x.ID)
-		o.stopWatching()
+		o.clearStuckAlarm()
 	case kvplane.Sent:
 		o.served[x.Reason]++
 		o.owe(x.Offer.Peer, -1)

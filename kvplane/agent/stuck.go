@@ -18,19 +18,19 @@ func (o *owner) posted(x *write) {
 	x.peer.writes++
 	o.active = x.at
 	o.moving = max(o.moving, x.at) + time.Duration(x.bytes)*slowest
-	o.watchForStuck()
+	o.setStuckAlarm()
 }
 
-// watchForStuck sets the alarm, if it is not set.
-func (o *owner) watchForStuck() {
+// setStuckAlarm sets the alarm, if it is not set.
+func (o *owner) setStuckAlarm() {
 	if o.stuck.wake == 0 {
 		o.stuck.wake = o.now() + stuckAfter
 		o.timers.Set(&o.stuck)
 	}
 }
 
-// stopWatching takes the alarm back when there is nothing that could be stuck.
-func (o *owner) stopWatching() {
+// clearStuckAlarm takes the alarm back when there is nothing that could be stuck.
+func (o *owner) clearStuckAlarm() {
 	if len(o.writes) == 0 && len(o.awaited) == 0 {
 		o.stuck.wake = 0
 	}
@@ -40,7 +40,7 @@ func (o *owner) stopWatching() {
 func (o *owner) unposted(id uint64) {
 	o.writes[id].peer.writes--
 	delete(o.writes, id)
-	o.stopWatching()
+	o.clearStuckAlarm()
 }
 
 // lookForStuck logs each stuck write and each transfer in quarantine once.
