@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"testing"
 
-	"pdrouter/internal/configfile"
 	"pdrouter/internal/fleetview"
 	"pdrouter/internal/overrides"
 	"pdrouter/router"
@@ -53,10 +52,7 @@ func TestEnginesFileHoldsUpNothing(t *testing.T) {
 		if status, _, why := c.Reload(); status != 200 {
 			t.Errorf("%s: a reload is refused: %v", key, why)
 		}
-		l, err := configfile.Load(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := Load(t, path)
 		if err := l.CheckFiles(nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
 			t.Errorf("%s: check says %v", key, err)
 		}

@@ -94,10 +94,7 @@ type Changeable struct {
 // ServeFile runs a gateway on the file at path until the test ends.
 func ServeFile(t *testing.T, path string) *Changeable {
 	t.Helper()
-	l, err := configfile.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := Load(t, path)
 	g, err := New(l, slog.New(slog.NewTextHandler(t.Output(), nil)), Options{})
 	if err != nil {
 		t.Fatal(err)

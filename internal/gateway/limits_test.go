@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"pdrouter/auth"
-	"pdrouter/internal/configfile"
 	"pdrouter/internal/gateway"
 	"pdrouter/internal/redistest"
 )
@@ -47,10 +46,7 @@ func startLimited(t *testing.T, redis, keys, tenants string) (both [2]limitedGat
 		t.Fatal(err)
 	}
 	for i := range both {
-		l, err := configfile.Load(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := gateway.Load(t, file)
 		g, err := gateway.New(l, slog.New(slog.DiscardHandler), gateway.Options{})
 		if err != nil {
 			t.Fatal(err)

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -17,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pdrouter/auth"
-	"pdrouter/internal/configfile"
 	"pdrouter/internal/telemetry"
 	"pdrouter/metadata/cache"
 	"pdrouter/metadata/routes"
@@ -80,23 +78,11 @@ auth:
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := configfile.Load(path)
+	g, err := New(Load(t, path), slog.New(slog.DiscardHandler), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := New(l, slog.New(slog.DiscardHandler), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- g.Run(ctx) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
+	Running(t, g)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	get := func(url, token string) *http.Response {
 		t.Helper()

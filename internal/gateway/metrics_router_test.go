@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"pdrouter/internal/configfile"
 	"pdrouter/internal/telemetry"
 	"pdrouter/metadata"
 	metahandshake "pdrouter/metadata/handshake"
@@ -117,7 +115,7 @@ func TestMetricsNameNothingOfAClient(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"choices":[{"text":"hi"}],"model":"intruder","usage":{"prompt_tokens":1,"completion_tokens":1}}`)
 	}))
-	defer engine.Close()
+	t.Cleanup(engine.Close) // after the gateway has ended
 	path := filepath.Join(t.TempDir(), "pdrouter.yaml")
 	config := `
 listen: {clients: "127.0.0.1:0", operations: "127.0.0.1:0"}
@@ -126,17 +124,11 @@ models: [{name: m, connector: none, engines: [{name: e, url: "` + engine.URL + `
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := configfile.Load(path)
+	g, err := New(Load(t, path), slog.New(slog.DiscardHandler), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := New(l, slog.New(slog.DiscardHandler), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- g.Run(ctx) }()
+	Running(t, g)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	ask := func(method string, to net.Listener, path, body string) (int, string) {
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+to.Addr().String()+path, strings.NewReader(body))
@@ -181,9 +173,5 @@ models: [{name: m, connector: none, engines: [{name: e, url: "` + engine.URL + `
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in\n%s", want, page)
 		}
-	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }

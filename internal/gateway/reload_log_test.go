@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"pdrouter/internal/configfile"
 )
 
 // TestReloadOfTheSameFile logs that nothing has changed as an empty list.
@@ -18,10 +16,7 @@ func TestReloadOfTheSameFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("listen: {clients: \"127.0.0.1:0\", operations: \"127.0.0.1:0\"}\nmodels: [{name: m, engines: [{name: e, url: \"http://127.0.0.1:1\"}]}]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := configfile.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := Load(t, path)
 	var log bytes.Buffer
 	g, err := New(l, slog.New(slog.NewJSONHandler(&log, nil)), Options{})
 	if err != nil {

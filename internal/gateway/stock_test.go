@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"pdrouter/internal/configfile"
 	"pdrouter/internal/redistest"
 	"pdrouter/internal/stocktest"
 	"pdrouter/metadata"
@@ -34,10 +33,7 @@ func newStockGateway(t *testing.T, p, d *stocktest.Engine, more string) *Gateway
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := configfile.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := Load(t, path)
 	g, err := New(l, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), Options{})
 	if err != nil {
 		t.Fatal(err)
