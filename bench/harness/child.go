@@ -19,11 +19,11 @@ import (
 // Child is one process of a run.
 type Child struct {
 	Name       string
-	Process    *proc.Process // nil: somebody else's, of which only the address is known
+	Process    *proc.Process // nil: the run did not start it, and knows its address only
 	Address    string        // of the listener it told of, if it was asked to, or that it was told to have
 	Operations string        // the gateway's other listener
 	Entry      string        // of an engine: what the gateway is told of it besides name and URL
-	Files      []string      // that are removed behind it
+	Files      []string      // removed when it is stopped
 	abrupt     bool          // killed without being asked to end: some take seconds for that
 	Said       *LastBytes
 }
@@ -70,7 +70,7 @@ func Spawn(ctx context.Context, name, cpus string, tells, quiet bool, argv ...st
 	return c, nil
 }
 
-// begin starts the process and has somebody wait for its end.
+// begin starts the process.
 func (c *Child) begin(cmd *exec.Cmd) (err error) {
 	if c.Process, err = proc.Begin(c.Name, cmd); err != nil {
 		return fmt.Errorf("bench: %w", err)
@@ -82,19 +82,19 @@ func (c *Child) begin(cmd *exec.Cmd) (err error) {
 func (c *Child) Stop() {
 	defer func() {
 		for _, f := range c.Files {
-			_ = os.RemoveAll(f) // in the temporary folder: nobody misses it
+			_ = os.RemoveAll(f) // temporary files: an error changes nothing
 		}
 	}()
 	if c.abrupt {
 		_ = c.Process.Cmd.Process.Kill()
 	}
-	_ = c.Process.Stop(10 * time.Second) // how it ended matters only while it is needed, and then its requests tell
+	_ = c.Process.Stop(10 * time.Second) // a process that has failed before is noticed by its requests
 }
 
 // Alive returns an error with the process's last words if it has ended.
 func (c *Child) Alive() error {
 	if c.Process == nil {
-		return nil // somebody else's
+		return nil
 	}
 	if ended, _ := c.Process.Ended(); ended {
 		return fmt.Errorf("bench: %s has ended: %s", c.Name, c.Said)

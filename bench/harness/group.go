@@ -33,14 +33,14 @@ func SpawnGroup(ctx context.Context, name string, argv ...string) (*Child, error
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Stdout, cmd.Stderr = c.Said, c.Said
-	cmd.WaitDelay = 10 * time.Second           // whoever it has started may hold its output
-	if _, err := cmd.StdinPipe(); err != nil { // closed behind its end, so that nobody of the group outlives it
+	cmd.WaitDelay = 10 * time.Second           // processes that it started may hold its output open
+	if _, err := cmd.StdinPipe(); err != nil { // closed when it ends, so that no process of the group outlives it
 		return nil, fmt.Errorf("bench: %s: %w", name, err)
 	}
 	return c, c.begin(cmd)
 }
 
-// EndGroup asks everybody in the group of a process to end, and ends whoever has not in time.
+// EndGroup asks all processes of a group to end, and kills those that have not after 15 s.
 func (c *Child) EndGroup() {
 	group := -c.Process.PID()
 	_ = syscall.Kill(group, syscall.SIGTERM)
