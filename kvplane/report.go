@@ -81,14 +81,14 @@ type Reason uint8
 const (
 	Cancelled    Reason = iota + 1 // D gave up
 	NoOffer                        // P's engine did not finish the request while D waited
-	Dead                           // P's engine aborted the request or never ran it
+	Aborted                        // P's engine aborted the request or never ran it
 	Handshake                      // the peer's records could not be had
 	LeaseOver                      // D did not come while P kept the blocks
 	Sibling                        // another consumer of the same transfer failed
 	Spent                          // the reference has served already
 	Stranger                       // not the peer that the gateway named
 	Full                           // a table is at its bound
-	Conflict                       // two different registrations under one number, or two of one transfer
+	Conflict                       // two different write requests under one number, or two for one transfer
 	Short                          // P's blocks and D's need cannot be brought together
 	Unplannable                    // the two layouts cannot be brought together
 	WriteFailed                    // a started write ended in an error
@@ -108,7 +108,7 @@ const (
 const Reasons = int(Busy) + 1
 
 var reasonNames = [Reasons]string{
-	"", "cancelled", "no_offer", "dead", "handshake", "lease_over", "sibling", "spent", "stranger", "full", "conflict",
+	"", "cancelled", "no_offer", "aborted", "handshake", "lease_over", "sibling", "spent", "stranger", "full", "conflict",
 	"short", "unplannable", "write_failed", "submit_failed", "deadline", "peer_gone", "superseded", "stopped", "closing",
 	"ticket", "tokens", "no_key", "busy",
 }

@@ -60,7 +60,7 @@ func quarantined(t *testing.T) (x pair) {
 		return out
 	}
 	all := legs(3) // 6 of 100 blocks
-	eventually(t, func() bool { return x.d.Books().Receiving == 3 && x.p.Agents()[0].Registrations == 6 })
+	eventually(t, func() bool { return x.d.Books().Receiving == 3 && x.p.Agents()[0].WriteRequests == 6 })
 	deaf.Store(true)
 	for _, s := range all {
 		if _, err := collect(s); !errors.Is(err, ErrTransfer) {

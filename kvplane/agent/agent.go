@@ -5,15 +5,15 @@
 // Engines use Do and Collect (collect.go, package sched), and Gone. Expect, Offer, Queue and Abandon are the single calls that Do is made of.
 //
 // Read a transfer in this order, with internal/core/core.go beside it, as between any two steps the state machines decide: owner.go (the loop:
-// post takes calls, deliver gives events to a state machine), engine_calls.go (Expect and Offer become events), peers.go and host.go (the
+// engineCall takes calls, deliver gives events to a state machine), engine_calls.go (Expect and Offer become events), peers.go and host.go (the
 // peer's records are looked up), connections.go (it is connected), execute.go (effects become messages), verify.go (messages of peers are
-// believed), post.go and stuck.go (a write is planned, posted and counted), owner.go again (its end), engine_calls.go (report), tail.go (what
-// stays old in the last block), quarantine.go (the report is counted).
+// verified), post.go (a write is planned and posted), owner.go again (its end), engine_calls.go (report), tail.go (what stays old in the last
+// block), counts.go (the report is counted).
 //
 // A cancel: engine_calls.go (abandon), then package core decides, execute.go sends CANCEL, and on P owner.go takes it. A write that was posted is
 // never aborted: P answers that it is writing until the write ends. D's blocks are reusable when core says so (Consumer.Check); quarantine.go
-// only counts them. Lost peers: connections.go, peers.go (gone), execute.go (fence), liveness.go (proof of death). Peers that are not used any
-// more: forget.go. The end of an agent: closing.go. How the owner sleeps: idle.go.
+// only counts them, and stuck.go logs what does not end. Lost peers: connections.go, peers.go (gone), execute.go (fence), liveness.go (proof of
+// death). Peers that are not used any more: forget.go. The end of an agent: closing.go. How the owner sleeps: idle.go.
 package agent
 
 import (
@@ -130,31 +130,33 @@ func (a *Agent) Record() metadata.Record { return a.record }
 
 // Expect asks every producer rank of the peer to write into reserved blocks. It ends in Ready, or in Failed and Reusable.
 // An id serves once: a second Expectation is ignored while the first one lives, and ends in Failed and Reusable while its id is remembered.
-func (a *Agent) Expect(e kvplane.Expectation) { a.owner.post(func() { a.owner.expect(&e) }) }
+func (a *Agent) Expect(e kvplane.Expectation) { a.owner.engineCall(func() { a.owner.expect(&e) }) }
 
 // Queue says that a transfer will be expected later, when there is room for it: P is asked to keep it meanwhile. Nothing
 // is reserved for it. It ends when it is expected or abandoned, in both Failed and Reusable, without Groups, when P does
 // not keep it any more, and likewise Times.Queue after the last call: calling it again says that it is still wanted.
 func (a *Agent) Queue(id kvplane.TransferID, peer metadata.Incarnation) {
-	a.owner.post(func() { a.owner.queue(id, peer) })
+	a.owner.engineCall(func() { a.owner.queue(id, peer) })
 }
 
 // Offer makes finished blocks available to the peer. It ends in Sent; a second Offer under the same id is ignored.
-func (a *Agent) Offer(o kvplane.Offer) { a.owner.post(func() { a.owner.offer(&o) }) }
+func (a *Agent) Offer(o kvplane.Offer) { a.owner.engineCall(func() { a.owner.offer(&o) }) }
 
 // Abandon gives a transfer up on this rank, whichever side it is on, known already or not. On D it leads to Failed
 // and Reusable unless the rank was Ready; on P an Offer made before or after it still ends in Sent.
 func (a *Agent) Abandon(id kvplane.TransferID, why string) {
-	a.owner.post(func() { a.owner.abandon(id, why) })
+	a.owner.engineCall(func() { a.owner.abandon(id, why) })
 }
 
 // Gone says that all processes of this run of an engine are proven dead: reaped, or their hosts reset. Silence is no proof.
-func (a *Agent) Gone(inc metadata.Incarnation) { a.owner.post(func() { a.owner.gone(inc, true) }) }
+func (a *Agent) Gone(inc metadata.Incarnation) {
+	a.owner.engineCall(func() { a.owner.gone(inc, true) })
+}
 
 // Status counts what the agent holds and has seen. After Close it is zero.
 func (a *Agent) Status() Status {
 	answer := make(chan Status, 1)
-	if !a.owner.post(func() { answer <- a.owner.status() }) {
+	if !a.owner.engineCall(func() { answer <- a.owner.status() }) {
 		return Status{}
 	}
 	select {
@@ -179,24 +181,24 @@ func (a *Agent) Close() error {
 
 // Status is a snapshot of an agent's counts.
 type Status struct {
-	Offers        int                   `json:"offers"`        // P: transfers whose blocks are held
-	Registrations int                   `json:"registrations"` // P: registrations not forgotten yet
-	Writing       int                   `json:"writing"`       // P: writes in progress
-	Stuck         map[string]int        `json:"stuck"`         // P: of these, for more than 30 s, by engine id
-	Expectations  int                   `json:"expectations"`  // D: transfers not settled yet
-	Quarantined   map[string]Quarantine `json:"quarantined"`   // D: what a peer may still write though its transfer has failed, by engine id
-	HeldBlocks    int                   `json:"held_blocks"`   // P: blocks of Offers
-	PinnedBlocks  int                   `json:"pinned_blocks"` // D: blocks of Expectations before Ready or Reusable
-	Peers         int                   `json:"peers"`         // known peer ranks
-	Polls         uint64                `json:"polls"`         // calls of Transport.Poll
-	Wakeups       uint64                `json:"wakeups"`       // times the owner went from waiting to working
-	Seen          Seen                  `json:"seen"`          // from something being there to its being taken in
-	SlowPosts     uint64                `json:"slow_posts"`    // writes that took more than 200 ms to plan and to post
-	Written       uint64                `json:"written"`       // writes that ended well
-	WrittenBytes  uint64                `json:"written_bytes"` // bytes of these
-	Failed        map[string]uint64     `json:"failed"`        // P: writes refused or ended in an error, by reason
-	Served        map[string]uint64     `json:"served"`        // P: transfers that came to Sent, by reason; "done" is all is well
-	Received      map[string]uint64     `json:"received"`      // D: transfers that came to Ready ("done") or Failed, by reason
-	Messages      uint64                `json:"messages"`      // messages taken in
-	Dropped       map[string]int        `json:"dropped"`       // events without effect, by why
+	Offers        int                   `json:"offers"`         // P: transfers whose blocks are held
+	WriteRequests int                   `json:"write_requests"` // P: write requests that are remembered, ended ones included
+	Writing       int                   `json:"writing"`        // P: writes in progress
+	Stuck         map[string]int        `json:"stuck"`          // P: of these, for more than 30 s, by engine id
+	Expectations  int                   `json:"expectations"`   // D: transfers not settled yet
+	Quarantined   map[string]Quarantine `json:"quarantined"`    // D: what a peer may still write though its transfer has failed, by engine id
+	HeldBlocks    int                   `json:"held_blocks"`    // P: blocks of Offers
+	PinnedBlocks  int                   `json:"pinned_blocks"`  // D: blocks of Expectations before Ready or Reusable
+	Peers         int                   `json:"peers"`          // known peer ranks
+	Polls         uint64                `json:"polls"`          // calls of Transport.Poll
+	Wakeups       uint64                `json:"wakeups"`        // times the owner went from waiting to working
+	Seen          Seen                  `json:"seen"`           // from something being there to its being taken in
+	SlowPosts     uint64                `json:"slow_posts"`     // writes that took more than 200 ms to plan and to post
+	Written       uint64                `json:"written"`        // writes that ended well
+	WrittenBytes  uint64                `json:"written_bytes"`  // bytes of these
+	Failed        map[string]uint64     `json:"failed"`         // P: writes refused or ended in an error, by reason
+	Served        map[string]uint64     `json:"served"`         // P: transfers that came to Sent, by reason; "done" is all is well
+	Received      map[string]uint64     `json:"received"`       // D: transfers that came to Ready ("done") or Failed, by reason
+	Messages      uint64                `json:"messages"`       // messages taken in
+	Dropped       map[string]int        `json:"dropped"`        // events without effect, by why
 }

@@ -123,7 +123,7 @@ func TestCloseOverTCP(t *testing.T) {
 	transferAll(t, p, d)
 	id := kvplane.NewTransferID()
 	d.expect(id, p, [2]int{0, 12}, toD)
-	for deadline := time.Now().Add(transporttest.Patience); p.agents[0].Status().Registrations == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(transporttest.Patience); p.agents[0].Status().WriteRequests == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing was registered")
 		}
@@ -161,7 +161,7 @@ func TestCloseFreesWhatNobodyMayWrite(t *testing.T) {
 				switch how {
 				case "gpus":
 					dir.gpus("p")
-					a.owner.post(func() { a.owner.self.Layout.MemoryType = "vram" })
+					a.owner.engineCall(func() { a.owner.self.Layout.MemoryType = "vram" })
 				case "close error":
 					net.ends[d.records[0].Agent].sticks = true
 				}

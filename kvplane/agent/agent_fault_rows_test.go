@@ -126,7 +126,7 @@ func say(t *testing.T, from *rig, rank int, to string, m *wire.Message) {
 	t.Helper()
 	done := make(chan bool, 1)
 	w := from.agents[rank].owner
-	w.post(func() {
+	w.engineCall(func() {
 		p := w.agents[to]
 		if p != nil {
 			w.send(p, m)
@@ -145,7 +145,7 @@ func TestFault56KVPlane(t *testing.T) {
 		whole(t, p, d) // they know each other
 		id, to := kvplane.NewTransferID(), d.records[0].Agent
 		d.expect(id, p, [2]int{0, 12}, toD)
-		for deadline := time.Now().Add(transporttest.Patience); p.agents[0].Status().Registrations+p.agents[1].Status().Registrations < 2; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(transporttest.Patience); p.agents[0].Status().WriteRequests+p.agents[1].Status().WriteRequests < 2; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("nothing was registered")
 			}

@@ -45,7 +45,7 @@ func TestForgedMessagesChangeNothing(t *testing.T) {
 				for _, m := range []*wire.Message{
 					{Kind: wire.KindStatus, Seq: seq, Status: wire.Status{State: wire.Done, Tokens: 12}},
 					{Kind: wire.KindStatus, Seq: seq, Status: wire.Status{State: wire.Failed, Reason: kvplane.WriteFailed}},
-					{Kind: wire.KindStatus, Seq: seq, Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Dead}},
+					{Kind: wire.KindStatus, Seq: seq, Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Aborted}},
 					{Kind: wire.KindDone, Seq: seq, Status: wire.Status{State: wire.Done, Tokens: 12}},
 					{Kind: wire.KindCancel, LowWater: 1 << 40, Seq: seq, ID: id},
 					{Kind: wire.KindAck, LowWater: 1 << 40, Settled: []uint64{1, 2}},
@@ -66,7 +66,7 @@ func TestForgedMessagesChangeNothing(t *testing.T) {
 			s := r.agents[0].Status()
 			forged += s.Dropped["forged"]
 			if s.Writing != before[i].Writing || s.Expectations != before[i].Expectations || s.Offers != before[i].Offers ||
-				s.Registrations != before[i].Registrations || s.PinnedBlocks != before[i].PinnedBlocks || s.HeldBlocks != before[i].HeldBlocks {
+				s.WriteRequests != before[i].WriteRequests || s.PinnedBlocks != before[i].PinnedBlocks || s.HeldBlocks != before[i].HeldBlocks {
 				t.Errorf("%s: books were %+v and are %+v", r.inc.Engine, before[i], s)
 			}
 			if got := r.kinds(id); len(got) != 0 {
@@ -108,8 +108,8 @@ func TestParkedMessageIsVerified(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		s := p.agents[0].Status()
-		if s.Peers != 1 || s.Registrations != 0 || s.Dropped["forged"] != 3 {
-			t.Errorf("%d peers, %d registrations, dropped %v; want 1 peer, no registration, 3 forged", s.Peers, s.Registrations, s.Dropped)
+		if s.Peers != 1 || s.WriteRequests != 0 || s.Dropped["forged"] != 3 {
+			t.Errorf("%d peers, %d write requests, dropped %v; want 1 peer, no write request, 3 forged", s.Peers, s.WriteRequests, s.Dropped)
 		}
 	})
 }

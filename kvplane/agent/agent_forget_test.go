@@ -131,7 +131,7 @@ func (r *rig) forget(whom metadata.Incarnation) {
 	r.t.Helper()
 	for _, a := range r.agents {
 		done := make(chan bool)
-		a.owner.post(func() {
+		a.owner.engineCall(func() {
 			idle := a.owner.isIdle(whom, a.owner.engines[whom])
 			if idle {
 				a.owner.forget(whom)
@@ -224,7 +224,7 @@ func TestVoidGenerationIsToldNothing(t *testing.T) {
 		before := net.seen["status"]
 		net.mu.Unlock()
 		w := p.agents[0].owner
-		w.post(func() { w.suspectStale(w.agents[d.records[0].Agent]) })
+		w.engineCall(func() { w.suspectStale(w.agents[d.records[0].Agent]) })
 		time.Sleep(time.Second)
 		p.offer(id, d, 12, fromP)
 		if r := p.await(id, kvplane.Sent)[0]; r.Reason != kvplane.Superseded {

@@ -16,7 +16,7 @@ import (
 func blocked(t *testing.T, a *Agent) bool {
 	t.Helper()
 	answer := make(chan bool, 1)
-	if !a.owner.post(func() {
+	if !a.owner.engineCall(func() {
 		w := a.owner
 		answer <- w.next() == 0 && len(w.writes) == 0 && len(w.awaited) == 0
 	}) {

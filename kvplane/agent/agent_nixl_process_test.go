@@ -277,7 +277,7 @@ func (pl *plane) empty() {
 		settled(pl.t, r)
 		for _, a := range r.agents {
 			handles := make(chan int, 1)
-			a.owner.post(func() { handles <- a.owner.cfg.Transport.(*nixltransport.Transport).Writes() })
+			a.owner.engineCall(func() { handles <- a.owner.cfg.Transport.(*nixltransport.Transport).Writes() })
 			if n := <-handles; n > 0 {
 				pl.t.Errorf("%s holds %d handles", a.Record().Agent, n)
 			}

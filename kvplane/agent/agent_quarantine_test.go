@@ -48,7 +48,7 @@ func TestQuarantineIsNotEndedByTime(t *testing.T) {
 					dir.elsewhere("p")
 				}
 				var log bytes.Buffer
-				d.agents[0].owner.post(func() { d.agents[0].owner.log = slog.New(slog.NewTextHandler(&log, nil)) })
+				d.agents[0].owner.engineCall(func() { d.agents[0].owner.log = slog.New(slog.NewTextHandler(&log, nil)) })
 				id := kvplane.NewTransferID()
 				d.expect(id, p, [2]int{0, 12}, toD)
 				p.offer(id, d, 12, fromP)

@@ -58,7 +58,7 @@ func TestQueuedTransferIsGivenUp(t *testing.T) {
 		}
 		p.abandon(ids[1])
 		for _, r := range d.await(ids[1], kvplane.Reusable) {
-			if r.Reason != kvplane.Dead || len(r.Groups) > 0 {
+			if r.Reason != kvplane.Aborted || len(r.Groups) > 0 {
 				t.Errorf("D was told %+v; want dead, without blocks", r)
 			}
 		}

@@ -122,7 +122,7 @@ func TestMessageOfAnUnreachablePeerCounts(t *testing.T) {
 		p.fill(id, fromP[0], 12)
 		d.expect(id, p, [2]int{0, 12}, toD)
 		time.Sleep(50 * time.Millisecond)
-		if s := p.agents[0].Status(); s.Registrations != 1 || len(s.Dropped) > 0 && s.Dropped["repeat"] == 0 {
+		if s := p.agents[0].Status(); s.WriteRequests != 1 || len(s.Dropped) > 0 && s.Dropped["repeat"] == 0 {
 			t.Errorf("status is %+v; want a registration", s)
 		}
 		known(false)

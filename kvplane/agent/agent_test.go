@@ -230,7 +230,7 @@ func settled(t *testing.T, rigs ...*rig) {
 		for _, a := range r.agents {
 			for range 2000 {
 				s := a.Status()
-				if s.Offers+s.Expectations+s.Writing+s.Registrations+s.HeldBlocks+s.PinnedBlocks+len(s.Quarantined) == 0 {
+				if s.Offers+s.Expectations+s.Writing+s.WriteRequests+s.HeldBlocks+s.PinnedBlocks+len(s.Quarantined) == 0 {
 					break
 				}
 				time.Sleep(10 * time.Millisecond)

@@ -43,13 +43,13 @@ func TestTrapIdleWriterSleepsThroughALateRegistrationOrPollsForOne(t *testing.T)
 		for range 100 {
 			time.Sleep(170 * time.Millisecond)
 			answer := make(chan bool)
-			p.agents[0].owner.post(func() { answer <- p.agents[0].owner.outstanding() })
+			p.agents[0].owner.engineCall(func() { answer <- p.agents[0].owner.outstanding() })
 			if <-answer {
 				polling++
 			}
 		}
 		if polling > 10 { // now and then it looks whether the peer lives
-			t.Errorf("in %d of 100 moments of waiting for registrations the owner was polling", polling)
+			t.Errorf("in %d of 100 moments of waiting for write requests the owner was polling", polling)
 		}
 		start := time.Now()
 		d.expect(id, p, [2]int{0, 12}, toD)

@@ -23,7 +23,7 @@ func (a *Agent) Do(o sched.Orders) {
 	if o.Empty() {
 		return
 	}
-	a.owner.post(func() { a.owner.order(&o) })
+	a.owner.engineCall(func() { a.owner.order(&o) })
 }
 
 func (o *owner) order(x *sched.Orders) {

@@ -106,7 +106,7 @@ func TestHandshakeWakesTheEngineOnce(t *testing.T) {
 	inBubble(t, net, 1, 1, func(t *testing.T, p, d *rig, dir *fakeDirectory) {
 		a := d.agents[0]
 		woken, hook := 0, make(chan bool)
-		a.owner.post(func() {
+		a.owner.engineCall(func() {
 			a.owner.cfg.Notify = func() { woken++ }
 			close(hook)
 		})

@@ -71,7 +71,7 @@ func (o *owner) lost(agent string, err error) {
 	o.cfg.Transport.Disconnect(agent)
 	p.connected = false
 	o.step(core.Event{Kind: core.EvDown, Peer: p.id})
-	o.watch(o.cfg.Times.Resend)
+	o.checkLivenessWithin(o.cfg.Times.Resend)
 }
 
 // suspectStale asks the directory whether a silent peer's engine has been started anew, at most every Times.Pause.

@@ -1,29 +1,11 @@
 package agent
 
 import (
-	"context"
-
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/transfer"
-	"pdrouter/kvplane/transport"
 	"pdrouter/metadata"
 )
-
-// newOwner makes an owner that has done nothing yet. Its host has no asker: the caller gives it one.
-func newOwner(ctx context.Context, cfg Config, self metadata.Record, h host) *owner {
-	o := &owner{
-		cfg: cfg, self: self, log: cfg.Log.With("agent", self.Agent), ctx: ctx, host: h,
-		producer: core.NewProducer(cfg.Times), consumer: core.NewConsumer(cfg.Times),
-		liveness: livenessMonitor{unprovenDead: map[metadata.Incarnation][]metadata.Record{}},
-		engines:  map[metadata.Incarnation]*engine{}, agents: map[string]*peer{}, peers: map[core.PeerID]*peer{},
-		room: transport.MaxPeers, newest: map[string]generation{}, owing: map[metadata.Incarnation]int{}, awaited: map[kvplane.TransferID]*pending{},
-		writes: map[uint64]*write{}, sent: map[kvplane.TransferID]uint64{}, wakeup: make(chan struct{}, 1),
-	}
-	o.collected.pendingChanged = true
-	o.apply = o.toCore
-	return o
-}
 
 // expect, offer and abandon carry out the engine's calls, on the owner's goroutine.
 func (o *owner) expect(x *kvplane.Expectation) {
@@ -32,7 +14,7 @@ func (o *owner) expect(x *kvplane.Expectation) {
 		return
 	}
 	if o.consumer.Awaits(x.ID) {
-		o.awaited[x.ID] = &pending{inc: x.Peer, blocks: transfer.CountBlocks(x.Groups)}
+		o.awaited[x.ID] = &awaitedTransfer{inc: x.Peer, blocks: transfer.CountBlocks(x.Groups)}
 	}
 	if from, ok := o.consumer.WithoutProducers(x.ID); ok {
 		o.sendProducers(x.ID, from)
@@ -50,7 +32,7 @@ func (o *owner) queue(id kvplane.TransferID, from metadata.Incarnation) {
 
 // sendProducers gives the consumer the list of a transfer's producers (EvProducers), now or when their records are here.
 func (o *owner) sendProducers(id kvplane.TransferID, from metadata.Incarnation) {
-	o.watch(o.cfg.Times.Lost)
+	o.checkLivenessWithin(o.cfg.Times.Lost)
 	e, err := o.resolve(from)
 	switch {
 	case err != nil:
@@ -73,7 +55,7 @@ func (o *owner) offer(x *kvplane.Offer) {
 	if !held {
 		return
 	}
-	o.watch(o.cfg.Times.Lost)
+	o.checkLivenessWithin(o.cfg.Times.Lost)
 	e, err := o.resolve(x.Peer)
 	switch {
 	case err != nil:
@@ -123,21 +105,4 @@ func (o *owner) report(x *core.Effect) {
 	} else {
 		o.keepReport(r)
 	}
-}
-
-// status counts what the owner holds.
-func (o *owner) status() Status {
-	s := o.stats
-	s.Quarantined, s.Stuck, s.Dropped = o.quarantined(), o.stuckWrites(), map[string]int{}
-	s.Received, s.Served, s.Failed = ends(&o.received), ends(&o.served), ends(&o.failed)
-	s.Registrations, s.Offers, s.HeldBlocks = o.producer.Counts()
-	s.Expectations, s.PinnedBlocks = o.consumer.Counts()
-	s.Writing = len(o.writes)
-	s.Peers = len(o.peers)
-	for i, n := range o.drops {
-		if n > 0 {
-			s.Dropped[core.Drop(i).String()] = n
-		}
-	}
-	return s
 }

@@ -34,12 +34,12 @@ func (o *owner) execute(x *core.Effect) {
 		if p.admitted == 0 || o.now()-p.admitted >= o.cfg.Times.Resend/2 {
 			o.send(p, m)
 		} // else its connection was cut just now, and a write before it has seen that would fail; this is sent again soon
-		if x.K > 0 { // it does not answer
+		if x.Unanswered > 0 {
 			o.suspectStale(p)
 		}
 	case core.DoCancel:
 		o.send(p, &wire.Message{Kind: wire.KindCancel, Seq: x.Seq, ID: x.ID, Why: x.Reason.String()})
-		if x.K > 0 {
+		if x.Unanswered > 0 {
 			o.suspectStale(p)
 		}
 	case core.DoAck:
@@ -117,7 +117,7 @@ func (o *owner) sendAcks() {
 func (o *owner) fence(p *peer) {
 	f, ok := o.cfg.Transport.(transport.Fencer)
 	if !ok {
-		o.watch(o.cfg.Times.Resend)
+		o.checkLivenessWithin(o.cfg.Times.Resend)
 		return
 	}
 	if err := f.Fence(p.record.Agent); err != nil {

@@ -46,7 +46,7 @@ func (o *owner) makeRoom() error {
 	if full || !o.asking {
 		idle := o.idle(now - unused)
 		if !full && len(idle) > 0 {
-			o.ask(idle[0])
+			o.askWhetherThere(idle[0])
 		}
 		for len(idle) > 0 && len(o.peers) >= o.room {
 			o.forget(idle[0])
@@ -95,8 +95,8 @@ func (o *owner) isIdle(inc metadata.Incarnation, e *engine) bool {
 	return true
 }
 
-// ask has the directory say whether an idle engine is still there. One that it does not know is forgotten.
-func (o *owner) ask(inc metadata.Incarnation) {
+// askWhetherThere asks the directory whether an idle engine is still there. One that it does not know is forgotten.
+func (o *owner) askWhetherThere(inc metadata.Incarnation) {
 	e := o.engines[inc]
 	o.asking = true
 	asked := o.now()

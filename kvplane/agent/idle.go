@@ -7,8 +7,8 @@ import (
 	"pdrouter/kvplane/transport"
 )
 
-// backoff is what an owner of a polled transport has done since something last happened.
-type backoff struct {
+// idleBackoff is what an owner of a polled transport has done since something last happened.
+type idleBackoff struct {
 	passes int
 	sleeps int
 	first  time.Duration // when it first polled
@@ -56,7 +56,7 @@ func (o *owner) spin(passes int) {
 
 // idleWait is how long the owner may sleep after a pass without news: 0 is not at all, sleepShortly for about 0.1 ms; forever: until
 // a wakeup, without a timer.
-func (o *owner) idleWait(l *backoff) (wait time.Duration, forever bool) {
+func (o *owner) idleWait(l *idleBackoff) (wait time.Duration, forever bool) {
 	at := o.next()
 	if at > 0 {
 		wait = max(at-o.now(), 1)
@@ -72,7 +72,7 @@ func (o *owner) idleWait(l *backoff) (wait time.Duration, forever bool) {
 
 // pause is how long the owner of a polled transport sleeps after a pass without news. What a peer posts is announced by
 // its doorbell, or has come before this owner's attention ended; the last step is only for what comes without.
-func (o *owner) pause(l *backoff) time.Duration {
+func (o *owner) pause(l *idleBackoff) time.Duration {
 	l.passes++
 	if l.passes == 1 {
 		l.first = o.polledAt

@@ -52,10 +52,10 @@ func TestRest(t *testing.T) {
 				w.timers = alarm.Timers{} // not the one that looks for stuck writes
 			}
 			if tc.awaiting {
-				w.awaited[kvplane.TransferID{1}] = &pending{}
+				w.awaited[kvplane.TransferID{1}] = &awaitedTransfer{}
 			}
 			*now += max(tc.looked, tc.now)
-			wait, forever := w.idleWait(&backoff{})
+			wait, forever := w.idleWait(&idleBackoff{})
 			if forever {
 				wait = never
 			}
@@ -71,8 +71,8 @@ func TestLullEnds(t *testing.T) {
 	for _, step := range []time.Duration{0, time.Microsecond} {
 		w, now := restless(t)
 		w.active, w.polledAt = *now, *now
-		w.awaited[kvplane.TransferID{1}] = &pending{}
-		var l backoff
+		w.awaited[kvplane.TransferID{1}] = &awaitedTransfer{}
+		var l idleBackoff
 		var spun, dozed int
 		for i := 0; ; i++ {
 			if i > 10*(spins+int(transport.Dozing/shortest)) {

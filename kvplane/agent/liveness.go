@@ -19,8 +19,8 @@ type livenessMonitor struct {
 
 func (v *livenessMonitor) Due() time.Duration { return v.wake }
 
-// watch makes sure that checkLiveness runs within the pause.
-func (o *owner) watch(pause time.Duration) {
+// checkLivenessWithin makes sure that checkLiveness runs within the pause.
+func (o *owner) checkLivenessWithin(pause time.Duration) {
 	v, at := &o.liveness, o.now()+pause
 	if o.self.Process.IsZero() || v.wake > 0 && v.wake <= at {
 		return
@@ -32,13 +32,13 @@ func (o *owner) watch(pause time.Duration) {
 // checkLiveness asks for every peer on which blocks or answers depend whether its processes are dead.
 func (o *owner) checkLiveness() {
 	o.liveness.wake = 0
-	again, hanging := false, o.pendingEngines()
+	again, pending := false, o.pendingEngines()
 	for inc := range o.liveness.unprovenDead {
-		if !hanging[inc] {
+		if !pending[inc] {
 			delete(o.liveness.unprovenDead, inc)
 		}
 	}
-	for _, inc := range slices.SortedFunc(maps.Keys(hanging), compareIncarnations) {
+	for _, inc := range slices.SortedFunc(maps.Keys(pending), compareIncarnations) {
 		switch records := o.recordsOf(inc); {
 		case o.dead(records):
 			o.log.Info("kvplane: a peer's processes are dead", "peer", inc.ID())
@@ -48,7 +48,7 @@ func (o *owner) checkLiveness() {
 		}
 	}
 	if again {
-		o.watch(min(2*o.liveness.pause, o.cfg.Times.Pause))
+		o.checkLivenessWithin(min(2*o.liveness.pause, o.cfg.Times.Pause))
 	}
 }
 

@@ -156,7 +156,7 @@ func mutantNoPasses(_ *sim, n *simNode, real applier) applier {
 			if x.Do != core.DoFlush {
 				return false
 			}
-			n.owner.post(func() { n.owner.stepConsumer(core.Event{Kind: core.EvFlushed, Peer: x.Peer, Seq: x.Seq, ID: x.ID}) })
+			n.owner.engineCall(func() { n.owner.stepConsumer(core.Event{Kind: core.EvFlushed, Peer: x.Peer, Seq: x.Seq, ID: x.ID}) })
 			return true
 		})
 	}

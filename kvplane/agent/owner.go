@@ -17,46 +17,46 @@ import (
 
 // owner is the goroutine that owns an agent's transport and both its tables. Nothing else touches them.
 type owner struct {
-	cfg        Config
-	self       metadata.Record
-	log        *slog.Logger
-	ctx        context.Context // ends with Close
-	host       host
-	producer   *core.Producer
-	consumer   *core.Consumer
-	timers     alarm.Timers // the owner's own: reconnects, liveness, stuck writes
-	liveness   livenessMonitor
-	stuck      stuck
-	shutdown   shutdown
-	engines    map[metadata.Incarnation]*engine
-	newest     map[string]generation // by engine name
-	room       int                   // how many peers may be known
-	asking     bool                  // the directory is asked whether an unused engine still exists
-	agents     map[string]*peer
-	peers      map[core.PeerID]*peer
-	lastPeer   core.PeerID
-	held       int
-	writes     map[uint64]*write
-	lastID     uint64
-	sent       map[kvplane.TransferID]uint64                     // P: bytes written of offers that are held
-	owing      map[metadata.Incarnation]int                      // P: offers that have not ended
-	awaited    map[kvplane.TransferID]*pending                   // D: expectations that have not ended
-	apply      func(q delivery, out []core.Effect) []core.Effect // gives an event to the core that it is for
-	deliveries []delivery
-	delivering bool
-	contended  int           // for so many more spins the owners of this process take turns
-	reported   bool          // a report was made in this pass
-	acksDue    []*peer       // peers that get an ACK at the end of this pass
-	active     time.Duration // when something last happened
-	sentAt     time.Duration // when something was last sent
-	polledAt   time.Duration // when the transport was last asked
-	moving     time.Duration // so long at most the bytes of the writes in progress should take
-	wokenAt    time.Duration // when its Wake last woke the owner
-	stats      Status
-	drops      [core.Drops]int
-	received   [kvplane.Reasons]uint64 // D: transfers ended, by reason
-	served     [kvplane.Reasons]uint64 // P: the same
-	failed     [kvplane.Reasons]uint64 // P: writes that were refused or ended in an error
+	cfg          Config
+	self         metadata.Record
+	log          *slog.Logger
+	ctx          context.Context // ends with Close
+	host         host
+	producer     *core.Producer
+	consumer     *core.Consumer
+	timers       alarm.Timers // the owner's own: reconnects, liveness, stuck writes
+	liveness     livenessMonitor
+	stuck        stuck
+	shutdown     shutdown
+	engines      map[metadata.Incarnation]*engine
+	newest       map[string]generation // by engine name
+	room         int                   // how many peers may be known
+	asking       bool                  // the directory is asked whether an unused engine still exists
+	agents       map[string]*peer
+	peers        map[core.PeerID]*peer
+	lastPeer     core.PeerID
+	heldMessages int // of unknown senders, in all engines
+	writes       map[uint64]*write
+	lastID       uint64
+	sent         map[kvplane.TransferID]uint64                     // P: bytes written of offers that are held
+	owing        map[metadata.Incarnation]int                      // P: offers that have not ended
+	awaited      map[kvplane.TransferID]*awaitedTransfer           // D: expectations that have not ended
+	apply        func(q delivery, out []core.Effect) []core.Effect // gives an event to the core that it is for
+	deliveries   []delivery
+	delivering   bool
+	contended    int           // for so many more spins the owners of this process take turns
+	reported     bool          // a report was made in this pass
+	acksDue      []*peer       // peers that get an ACK at the end of this pass
+	active       time.Duration // when something last happened
+	sentAt       time.Duration // when something was last sent
+	polledAt     time.Duration // when the transport was last asked
+	moving       time.Duration // so long at most the bytes of the writes in progress should take
+	wokenAt      time.Duration // when its Wake last woke the owner
+	stats        Status
+	drops        [core.Drops]int
+	received     [kvplane.Reasons]uint64 // D: transfers ended, by reason
+	served       [kvplane.Reasons]uint64 // P: the same
+	failed       [kvplane.Reasons]uint64 // P: writes that were refused or ended in an error
 
 	collected collected // waits for Agent.Collect
 
@@ -94,12 +94,27 @@ type delivery struct {
 	producer bool
 }
 
+// newOwner makes an owner that has done nothing yet. Its host has no asker: the caller gives it one.
+func newOwner(ctx context.Context, cfg Config, self metadata.Record, h host) *owner {
+	o := &owner{
+		cfg: cfg, self: self, log: cfg.Log.With("agent", self.Agent), ctx: ctx, host: h,
+		producer: core.NewProducer(cfg.Times), consumer: core.NewConsumer(cfg.Times),
+		liveness: livenessMonitor{unprovenDead: map[metadata.Incarnation][]metadata.Record{}},
+		engines:  map[metadata.Incarnation]*engine{}, agents: map[string]*peer{}, peers: map[core.PeerID]*peer{},
+		room: transport.MaxPeers, newest: map[string]generation{}, owing: map[metadata.Incarnation]int{}, awaited: map[kvplane.TransferID]*awaitedTransfer{},
+		writes: map[uint64]*write{}, sent: map[kvplane.TransferID]uint64{}, wakeup: make(chan struct{}, 1),
+	}
+	o.collected.pendingChanged = true
+	o.apply = o.toCore
+	return o
+}
+
 // now is the time since the agent's start, never 0.
 func (o *owner) now() time.Duration { return o.host.now() }
 
-// post hands a call of the engine to the owner. It never blocks; once the end has begun it is ignored and post is
+// engineCall hands a call of the engine to the owner. It never blocks; once the end has begun it is ignored and engineCall is
 // false.
-func (o *owner) post(call func()) bool {
+func (o *owner) engineCall(call func()) bool {
 	o.inbox.mu.Lock()
 	open := !o.inbox.closed
 	if open {
@@ -142,10 +157,10 @@ func (o *owner) wakeUp() {
 func (o *owner) run() {
 	timer := time.NewTimer(0)
 	timer.Stop()
-	var l backoff
+	var l idleBackoff
 	for o.ctx.Err() == nil && !o.shutdownDone() {
 		if o.pass() {
-			l = backoff{}
+			l = idleBackoff{}
 			o.active = o.now()
 			continue
 		}
@@ -171,7 +186,7 @@ func (o *owner) run() {
 			o.stats.Wakeups++
 			o.wokenAt = o.now()
 			o.active = o.wokenAt // what it announces may still be on its way
-			l = backoff{}
+			l = idleBackoff{}
 		case <-expired:
 		case <-o.ctx.Done():
 		}
@@ -268,7 +283,7 @@ func (o *owner) message(in transport.Incoming) {
 		o.receive(&l)
 		return
 	}
-	if o.held >= maxHeldMessages {
+	if o.heldMessages >= maxHeldMessages {
 		o.drops[core.DropWaiting]++
 		return
 	}
@@ -277,8 +292,8 @@ func (o *owner) message(in transport.Incoming) {
 		o.drops[core.DropStranger]++
 		return
 	}
-	e.held = append(e.held, heldMessage{at: o.now(), packet: l})
-	o.held++
+	e.heldMessages = append(e.heldMessages, heldMessage{at: o.now(), packet: l})
+	o.heldMessages++
 }
 
 // messageEvents is what each kind of message is, and whether it is for the producer, by its kind; Parse knows no others.

@@ -38,15 +38,15 @@ func (p *peer) Due() time.Duration { return p.retry }
 
 // engine is what is known of another engine.
 type engine struct {
-	peers    []*peer // in the order of its ranks; nil while it is looked up
-	records  []metadata.Record
-	expected []plan.Producer      // the producers of this rank; follows from the records, nil until it was asked for
-	owed     []metadata.Record    // its ranks that this rank owes a write; likewise
-	tails    []*plan.Pair         // one of each of its stages whose blocks are smaller than this rank's; likewise
-	tailed   bool                 // tails was asked for
-	expects  []kvplane.TransferID // these three wait while it is looked up, and are empty afterwards
-	offers   []kvplane.TransferID
-	held     []heldMessage
+	peers        []*peer // in the order of its ranks; nil while it is looked up
+	records      []metadata.Record
+	expected     []plan.Producer      // the producers of this rank; follows from the records, nil until it was asked for
+	owed         []metadata.Record    // its ranks that this rank owes a write; likewise
+	tails        []*plan.Pair         // one of each of its stages whose blocks are smaller than this rank's; likewise
+	tailed       bool                 // tails was asked for
+	expects      []kvplane.TransferID // these three wait while it is looked up, and are empty afterwards
+	offers       []kvplane.TransferID
+	heldMessages []heldMessage
 
 	asked       time.Duration // when the directory last knew of it
 	suspectedAt time.Duration // when it was last asked whether the engine was started anew
@@ -109,7 +109,7 @@ func (o *owner) resolved(inc metadata.Incarnation, records []metadata.Record, er
 		for _, id := range e.offers {
 			o.fail(o.stepProducer, id, err)
 		}
-		o.held -= len(e.held)
+		o.heldMessages -= len(e.heldMessages)
 		if errors.Is(err, ErrSuperseded) {
 			o.gone(inc, o.cfg.SerialStarts)
 		}
@@ -154,9 +154,9 @@ func (o *owner) addPeer(r metadata.Record) *peer {
 
 // receiveHeld takes in the messages that have waited for an engine's records.
 func (o *owner) receiveHeld(e *engine) {
-	messages := e.held
-	e.held = nil
-	o.held -= len(messages)
+	messages := e.heldMessages
+	e.heldMessages = nil
+	o.heldMessages -= len(messages)
 	for _, m := range messages {
 		if o.now()-m.at <= holdTime {
 			o.receive(&m.packet)
@@ -215,7 +215,7 @@ func (o *owner) gone(inc metadata.Incarnation, proof bool) {
 		for _, id := range e.offers {
 			o.fail(o.stepProducer, id, ErrSuperseded)
 		}
-		o.held -= len(e.held)
+		o.heldMessages -= len(e.heldMessages)
 		for _, p := range e.peers {
 			o.release(p)
 		}
@@ -226,7 +226,7 @@ func (o *owner) gone(inc metadata.Incarnation, proof bool) {
 		delete(o.liveness.unprovenDead, inc)
 	case records != nil:
 		o.liveness.unprovenDead[inc] = records
-		o.watch(o.cfg.Times.Resend)
+		o.checkLivenessWithin(o.cfg.Times.Resend)
 	}
 	if fenced {
 		o.forgetAll(records)

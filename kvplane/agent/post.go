@@ -97,3 +97,20 @@ func (o *owner) submit(p *peer, x *core.Effect) error {
 	}
 	return t.WritePrepared(p.record.Agent, o.lastID, o.local, o.remote, done)
 }
+
+// posted notes that a write is in progress from now on.
+func (o *owner) posted(x *write) {
+	x.at = o.now()
+	o.writes[o.lastID] = x
+	x.peer.writes++
+	o.active = x.at
+	o.moving = max(o.moving, x.at) + time.Duration(x.bytes)*slowest
+	o.setStuckAlarm()
+}
+
+// unposted notes that a write has ended.
+func (o *owner) unposted(id uint64) {
+	o.writes[id].peer.writes--
+	delete(o.writes, id)
+	o.clearStuckAlarm()
+}

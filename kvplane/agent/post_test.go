@@ -104,7 +104,7 @@ func TestPostSlow(t *testing.T) {
 		var log bytes.Buffer
 		p, d, _ := pairOf(t, func() transport.Transport { return &slowFake{net.transport(), &takes} }, side(1), side(1), kvplane.Times{})
 		w := p.agents[0].owner
-		w.post(func() { w.log = slog.New(slog.NewTextHandler(&log, nil)) })
+		w.engineCall(func() { w.log = slog.New(slog.NewTextHandler(&log, nil)) })
 		hand := func() kvplane.TransferID {
 			id := kvplane.NewTransferID()
 			l := []kvplane.BlockList{{Blocks: []int32{1, 4, 6}}}

@@ -3,8 +3,6 @@ package agent
 import (
 	"time"
 
-	"pdrouter/kvplane"
-	"pdrouter/kvplane/internal/core"
 	"pdrouter/metadata"
 )
 
@@ -14,8 +12,8 @@ type Quarantine struct {
 	Seconds float64 `json:"seconds"` // since the first of them failed
 }
 
-// pending is an expectation that is neither Ready nor Reusable.
-type pending struct {
+// awaitedTransfer is an expectation that is neither Ready nor Reusable.
+type awaitedTransfer struct {
 	inc    metadata.Incarnation
 	blocks int
 	failed time.Duration // when it failed; 0 is not
@@ -33,50 +31,6 @@ func (o *owner) quarantined() map[string]Quarantine {
 		q.Blocks += a.blocks
 		q.Seconds = max(q.Seconds, (o.now() - a.failed).Seconds())
 		out[a.inc.ID()] = q
-	}
-	return out
-}
-
-// account updates the counts with a report.
-func (o *owner) account(x *core.Effect) {
-	switch x.Report {
-	case kvplane.Ready:
-		delete(o.awaited, x.ID)
-		o.clearStuckAlarm()
-		o.received[x.Reason]++
-	case kvplane.Failed:
-		o.received[x.Reason]++
-		if a := o.awaited[x.ID]; a != nil {
-			a.failed = o.now()
-			o.setStuckAlarm()
-		}
-	case kvplane.Reusable:
-		delete(o.awaited, x.ID)
-		o.clearStuckAlarm()
-	case kvplane.Sent:
-		o.served[x.Reason]++
-		o.owe(x.Offer.Peer, -1)
-	}
-}
-
-// owe counts offers that have not ended, by the engine that they are for.
-func (o *owner) owe(inc metadata.Incarnation, n int) {
-	if o.owing[inc] += n; o.owing[inc] <= 0 {
-		delete(o.owing, inc)
-	}
-}
-
-// ends names counts by reason; what ended as it should is called "done".
-func ends(counts *[kvplane.Reasons]uint64) map[string]uint64 {
-	out := map[string]uint64{}
-	for i, n := range counts {
-		switch {
-		case n == 0:
-		case i == 0:
-			out["done"] = n
-		default:
-			out[kvplane.Reason(i).String()] = n
-		}
 	}
 	return out
 }

@@ -60,7 +60,7 @@ func (n *simNode) lie(from *simNode, d *rand.Rand) *wire.Message {
 	if out == nil || out.Last < out.LowWater {
 		return nil
 	}
-	m := &wire.Message{Kind: wire.KindStatus, Seq: out.LowWater + d.Uint64N(out.Last-out.LowWater+1), Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Dead}}
+	m := &wire.Message{Kind: wire.KindStatus, Seq: out.LowWater + d.Uint64N(out.Last-out.LowWater+1), Status: wire.Status{State: wire.NotBegun, Reason: kvplane.Aborted}}
 	if d.IntN(2) == 0 {
 		m.Status = wire.Status{State: wire.Done, Tokens: 64}
 	}

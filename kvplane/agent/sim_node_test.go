@@ -161,7 +161,7 @@ func (n *simNode) kick(d time.Duration) {
 // post hands the owner a call, as the engine's scheduler does.
 func (n *simNode) post(call func()) {
 	if !n.dead {
-		n.owner.post(call)
+		n.owner.engineCall(call)
 		n.kick(n.s.some(50 * time.Microsecond))
 	}
 }

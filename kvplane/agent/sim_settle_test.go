@@ -51,10 +51,10 @@ func (r *simRun) settled() {
 		}
 		switch {
 		case st.Offers+st.Expectations+st.HeldBlocks+st.PinnedBlocks+st.Writing+regs+links+len(st.Quarantined) > 0:
-			s.fail("L2", "%s holds %+v, %d registrations not ended, %d links", n.record.Agent, st, regs, links)
-		case len(n.owner.producer.Outgoing)+len(n.owner.consumer.Incoming)+n.owner.held+len(n.owner.sent) > 0:
+			s.fail("L2", "%s holds %+v, %d write requests not ended, %d links", n.record.Agent, st, regs, links)
+		case len(n.owner.producer.Outgoing)+len(n.owner.consumer.Incoming)+n.owner.heldMessages+len(n.owner.sent) > 0:
 			s.fail("L2", "%s remembers %d offers, %d expectations, %d messages, %d sums", n.record.Agent,
-				len(n.owner.producer.Outgoing), len(n.owner.consumer.Incoming), n.owner.held, len(n.owner.sent))
+				len(n.owner.producer.Outgoing), len(n.owner.consumer.Incoming), n.owner.heldMessages, len(n.owner.sent))
 		case n.owner.next() > 0:
 			s.fail("L3", "%s is idle and has a timer", n.record.Agent)
 		case s.polled && n.polls() && n.clock()-n.owner.active > 2*grace:

@@ -11,16 +11,6 @@ type stuck struct{ wake time.Duration }
 
 func (s *stuck) Due() time.Duration { return s.wake }
 
-// posted notes that a write is in progress from now on.
-func (o *owner) posted(x *write) {
-	x.at = o.now()
-	o.writes[o.lastID] = x
-	x.peer.writes++
-	o.active = x.at
-	o.moving = max(o.moving, x.at) + time.Duration(x.bytes)*slowest
-	o.setStuckAlarm()
-}
-
 // setStuckAlarm sets the alarm, if it is not set.
 func (o *owner) setStuckAlarm() {
 	if o.stuck.wake == 0 {
@@ -34,13 +24,6 @@ func (o *owner) clearStuckAlarm() {
 	if len(o.writes) == 0 && len(o.awaited) == 0 {
 		o.stuck.wake = 0
 	}
-}
-
-// unposted notes that a write has ended.
-func (o *owner) unposted(id uint64) {
-	o.writes[id].peer.writes--
-	delete(o.writes, id)
-	o.clearStuckAlarm()
 }
 
 // lookForStuck logs each stuck write and each transfer in quarantine once.

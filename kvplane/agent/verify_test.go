@@ -63,8 +63,8 @@ func TestForeignBlocksAreMalformed(t *testing.T) {
 		id := kvplane.NewTransferID()
 		d.expect(id, p, [2]int{0, 12}, []kvplane.BlockList{{Blocks: []int32{int32(blocks)}}})
 		time.Sleep(time.Second)
-		if s := p.agents[0].Status(); s.Dropped["malformed"] == 0 || s.Registrations > 1 {
-			t.Errorf("%d registrations, dropped %v", s.Registrations, s.Dropped)
+		if s := p.agents[0].Status(); s.Dropped["malformed"] == 0 || s.WriteRequests > 1 {
+			t.Errorf("%d write requests, dropped %v", s.WriteRequests, s.Dropped)
 		}
 		d.abandon(id)
 		d.await(id, kvplane.Reusable)

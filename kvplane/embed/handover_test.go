@@ -134,7 +134,7 @@ func TestCancel(t *testing.T) {
 		}
 		d.until(func() bool { return d.find(Failed, id) != nil && d.find(Closed, id) != nil }, p)
 		x := d.find(Failed, id)
-		if x.reason != kvplane.Dead || len(x.blocks) != 1 || len(x.blocks[0]) != 2 || x.blocks[0][0] != 2 || x.blocks[0][1] != 5 || !strings.HasPrefix(x.text, "dead") {
+		if x.reason != kvplane.Aborted || len(x.blocks) != 1 || len(x.blocks[0]) != 2 || x.blocks[0][0] != 2 || x.blocks[0][1] != 5 || !strings.HasPrefix(x.text, "aborted") {
 			t.Errorf("%+v", x)
 		}
 	})

@@ -39,7 +39,7 @@ const (
 	Freed                         // P: every rank has sent; the blocks may be freed. Once.
 )
 
-// String names the verdict.
+// String names the outcome.
 func (v EngineOutcome) String() string {
 	switch v {
 	case Nothing:

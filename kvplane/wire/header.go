@@ -30,7 +30,7 @@ type Packet struct {
 // understand each other are never paired: raise it with every change of a message.
 const Version = 2
 
-var errHeader = errors.New("kvplane: malformed envelope")
+var errHeader = errors.New("kvplane: malformed header")
 
 // Encode appends header and body to dst. The MAC of the session comes after them.
 func Encode(dst []byte, e Header, body []byte) []byte {

@@ -64,7 +64,7 @@ type State uint8
 
 // The states.
 const (
-	Waiting  State = iota + 1 // registered, not offered yet
+	Waiting  State = iota + 1 // known to P, not offered yet
 	Pairing                   // offered, D not reachable yet
 	Writing                   // posted
 	Done                      // final: every byte has landed

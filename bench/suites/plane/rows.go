@@ -97,7 +97,7 @@ func outstandingRow(which string, few, many int) planeRow {
 	}}
 }
 
-// crowded measures registrations while n other transfers are outstanding.
+// crowded measures write requests while n other transfers are outstanding.
 func (s *planeStage) crowded(of string, n int) harness.System {
 	one, shape := PlaneShape{Blocks: 1}, PlaneShape{Blocks: 16}
 	return harness.System{Of: of, Round: func(context.Context, time.Duration) (harness.Sample, error) {

@@ -178,27 +178,3 @@ func (c *Consumer) cancelAllUnsent(r *IncomingTransfer) {
 	}
 	c.Check(r)
 }
-
-// close fails everything that is under way, as the agent shuts down.
-func (c *Consumer) close(e Event) {
-	if c.closing {
-		c.drop(e, DropRepeat)
-		return
-	}
-	c.closing = true
-	for _, r := range c.pending.All {
-		switch r.State {
-		case incomingQueued:
-			c.expireQueued(r, kvplane.Closing, "")
-		case incomingPairing:
-			c.failTransfer(r, kvplane.Closing, "")
-		}
-	}
-	for _, s := range c.order.All {
-		for _, l := range s.order.All {
-			if l.in() && l.incoming.State == incomingReceiving {
-				c.failTransfer(l.incoming, kvplane.Closing, "")
-			}
-		}
-	}
-}

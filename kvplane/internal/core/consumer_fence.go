@@ -19,7 +19,7 @@ func (c *Consumer) fenced(e Event) {
 			c.Check(r)
 		}
 	}
-	c.admit(s)
+	c.admitAfterFence(s)
 }
 
 // fence marks what a fenced session can no longer do, and returns the transfers that this changes.
@@ -46,8 +46,8 @@ func (c *Consumer) fence(s *producerSession) []*IncomingTransfer {
 	return changed
 }
 
-// admit lets a fenced peer write again, if it has answered for everything that was fenced, and sends the write requests that it held back.
-func (c *Consumer) admit(s *producerSession) {
+// admitAfterFence lets a fenced peer write again, if it has answered for everything that was fenced, and sends the write requests that it held back.
+func (c *Consumer) admitAfterFence(s *producerSession) {
 	if !s.fenced || s.void || s.unansweredFenced > 0 {
 		return
 	}

@@ -194,26 +194,3 @@ func (c *Consumer) refused(s *producerSession, b *wire.HeartbeatLine) {
 	}
 	c.emit(Effect{Do: DoDrop, Peer: s.Peer, ID: b.ID, Drop: DropUnknown})
 }
-
-// bye handles the orderly shutdown of a producer: none of its writes is in progress, and it begins no
-// other. A write request that D saw writing counts as failed, as its result is not known. D may have missed that another one was written, so
-// that one is flushed too.
-func (c *Consumer) bye(e Event) {
-	s := c.Sessions[e.Peer]
-	if s == nil {
-		c.drop(e, DropStranger)
-		return
-	}
-	c.answered(s)
-	for _, l := range s.order.All {
-		switch {
-		case !l.in() || l.Phase == ProducerFinal:
-		case l.sawWriting:
-			c.final(l, wire.Status{State: wire.Failed, Reason: kvplane.Closing})
-		default:
-			l.mustFlush = true
-			c.final(l, wire.Status{State: wire.NotBegun, Reason: kvplane.Closing})
-		}
-	}
-	c.expireAllQueued(s, kvplane.Closing, "")
-}

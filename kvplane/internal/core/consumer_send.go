@@ -24,7 +24,7 @@ func (c *Consumer) resend(l *ProducerState) {
 	}
 	l.wake = c.Now + l.again.next()
 	c.timers.Set(l)
-	c.emit(Effect{Do: do, Peer: l.Session.Peer, K: l.again.rounds, Seq: l.Seq, ID: r.ID, Reason: r.reason,
+	c.emit(Effect{Do: do, Peer: l.Session.Peer, Unanswered: l.again.rounds, Seq: l.Seq, ID: r.ID, Reason: r.reason,
 		Detail: r.detail, Wait: max(r.wake-c.Now, 0), Expect: r.expect})
 }
 

@@ -80,7 +80,7 @@ func (c *Consumer) final(l *ProducerState, st wire.Status) {
 		l.wake = c.Now + c.Times.NetDelay
 		c.timers.Set(l)
 	}
-	c.admit(l.Session)
+	c.admitAfterFence(l.Session)
 }
 
 // markFlushed notes that no bytes of a producer are on their way any more.

@@ -2,12 +2,18 @@
 // Consumer, whose engine expects them. Step takes one event and appends effects. They perform no I/O, start nothing and read no clock; their
 // states are the tables of docs/kvplane.md. Package agent drives them: owner.go turns what happens into events, execute.go carries effects out.
 //
-// step.go has all events and effects. A transfer on the consumer: consumer_engine.go (EvExpect, EvProducers), consumer_send.go (DoWriteRequest),
-// consumer_status.go (EvStatus until DoReport). On the producer: producer_engine.go (EvOffer, EvConsumers), producer_request.go (EvWriteRequest,
-// DoPost), producer_engine.go again (EvWritten), producer_transfer.go (settle), producer_lease.go (DoReport). A cancel: consumer_engine.go (EvAbandon), consumer_status.go
-// (failTransfer), consumer_send.go (DoCancel), producer_request.go (EvCancel), producer_engine.go (EvWritten, EvBroken), consumer_status.go (EvStatus, DoFlush, Reusable). consumer.go and producer.go have the states. The other files: heartbeats (consumer_heartbeat.go,
-// producer_heartbeat.go), lost and dead peers (consumer_peer.go, consumer_fence.go), leases and tombstones (producer_lease.go), questions of
-// the owner (consumer_answers.go, producer_answers.go).
+// step.go has all events and effects; consumer.go and producer.go have the states.
+//
+// A transfer on the consumer: consumer_engine.go (EvExpect, EvProducers), consumer_send.go (DoWriteRequest), consumer_status.go (EvStatus until
+// DoReport). On the producer: producer_engine.go (EvOffer, EvConsumers), producer_request.go (EvWriteRequest, DoPost), producer_engine.go again
+// (EvWritten), producer_transfer.go (settle, DoReport).
+//
+// A cancel: consumer_engine.go (EvAbandon), consumer_status.go (failTransfer), consumer_send.go (DoCancel), producer_request.go (EvCancel),
+// producer_engine.go (EvWritten, EvBroken), consumer_status.go (EvStatus, DoFlush, Reusable).
+//
+// The other files: heartbeats (consumer_heartbeat.go, producer_heartbeat.go), lost and dead peers (consumer_peer.go, consumer_fence.go), the
+// orderly end (consumer_close.go, producer_close.go), leases and tombstones (producer_lease.go), questions of the owner (consumer_answers.go,
+// producer_answers.go).
 //
 // A capital letter of a field or a state says only that the simulator reads it.
 package core

@@ -72,16 +72,16 @@ func (p *Producer) abandon(e Event) {
 	}
 	switch g.State {
 	case OutgoingEarly:
-		g.State, g.reason, g.detail = OutgoingTombstone, kvplane.Dead, e.Detail
+		g.State, g.reason, g.detail = OutgoingTombstone, kvplane.Aborted, e.Detail
 		p.abandonedBeforeOffer++
 		p.keepTombstone(g)
 		for _, r := range g.Requests {
 			if r.State == requestWaiting {
-				p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Dead, Detail: e.Detail}, true)
+				p.end(r, wire.Status{State: wire.NotBegun, Reason: kvplane.Aborted, Detail: e.Detail}, true)
 			}
 		}
 	case OutgoingHeld:
-		p.failTransfer(g, kvplane.Dead, e.Detail)
+		p.failTransfer(g, kvplane.Aborted, e.Detail)
 	default:
 		p.drop(e, DropRepeat)
 	}

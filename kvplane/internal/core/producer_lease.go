@@ -39,41 +39,6 @@ func (p *Producer) expire(g *outgoing) {
 	p.failTransfer(g, kvplane.LeaseOver, "")
 }
 
-// failTransfer gives up a transfer that was offered: no consumer is served any more, and the report waits for writes in progress.
-func (p *Producer) failTransfer(g *outgoing, why kvplane.Reason, detail string) {
-	g.State, g.reason, g.detail, g.wake = outgoingDraining, why, detail, 0
-	for _, r := range g.Requests {
-		if r.State == requestWaiting || r.State == requestPairing {
-			p.end(r, wire.Status{State: wire.NotBegun, Reason: g.lateReason(), Detail: detail}, true)
-		}
-	}
-	p.settle(g)
-}
-
-// lateReason is the reason for a consumer that a transfer cannot serve any more.
-func (g *outgoing) lateReason() kvplane.Reason {
-	switch g.reason {
-	case 0:
-		return kvplane.Spent
-	case kvplane.LeaseOver, kvplane.Dead, kvplane.Handshake, kvplane.Closing:
-		return g.reason
-	}
-	return kvplane.Sibling
-}
-
-// EndTransfer ends a transfer that had been offered.
-func (p *Producer) EndTransfer(g *outgoing) {
-	done := 0
-	for _, r := range g.Requests {
-		if r.State == RequestEnded && r.Status.State == wire.Done && g.owes(r.from.peer) {
-			done++
-		}
-	}
-	g.State = OutgoingTombstone
-	p.keepTombstone(g)
-	p.emit(Effect{Do: DoReport, Report: kvplane.Sent, ID: g.ID, Reason: g.reason, Detail: g.detail, K: done, N: len(g.Owed), Offer: g.Offer})
-}
-
 // keepTombstone remembers a transfer that no consumer is served from as long as a write request of it may still be on its way.
 func (p *Producer) keepTombstone(g *outgoing) {
 	g.wake = p.Now + p.Times.Lease + p.Times.Wait

@@ -70,7 +70,7 @@ func (p *Producer) writeRequest(e Event) {
 		}
 		return
 	}
-	r, reason := p.admit(s, e)
+	r, reason := p.addRequest(s, e)
 	if reason != 0 {
 		p.refuse(s, e, reason)
 		return
@@ -92,8 +92,8 @@ func (p *Producer) writeRequest(e Event) {
 	}
 }
 
-// admit makes a write request under the event's number, unless a bound or an earlier one forbids it.
-func (p *Producer) admit(s *consumerSession, e Event) (*writeRequest, kvplane.Reason) {
+// addRequest makes a write request under the event's number, unless a bound or an earlier one forbids it.
+func (p *Producer) addRequest(s *consumerSession, e Event) (*writeRequest, kvplane.Reason) {
 	switch {
 	case p.closing:
 		return nil, kvplane.Closing
@@ -178,7 +178,7 @@ func (p *Producer) cancel(e Event) {
 	}
 	r := s.Requests[e.Seq]
 	if r == nil { // it has overtaken its write request, which will find this
-		made, reason := p.admit(s, e)
+		made, reason := p.addRequest(s, e)
 		if reason != 0 {
 			p.refuse(s, e, reason)
 			return

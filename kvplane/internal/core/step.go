@@ -83,22 +83,23 @@ func (k EventKind) String() string { return eventNames[k] }
 
 // Effect is one thing that the owner of a producer or a consumer must do.
 type Effect struct {
-	Do     Action
-	Peer   PeerID
-	Seq    uint64
-	ID     kvplane.TransferID
-	Status wire.Status
-	Report kvplane.ReportKind
-	Reason kvplane.Reason
-	Detail string
-	Tokens int
-	K, N   int
-	Drop   Drop
-	Wait   time.Duration        // write request: what is left of D's patience
-	Lines  []wire.HeartbeatLine // heartbeat, heartbeat-ack
-	Msg    *wire.Message        // post: the write request
-	Offer  *kvplane.Offer       // post, report on P
-	Expect *kvplane.Expectation // write request, report on D
+	Do         Action
+	Peer       PeerID
+	Seq        uint64
+	ID         kvplane.TransferID
+	Status     wire.Status
+	Report     kvplane.ReportKind
+	Reason     kvplane.Reason
+	Detail     string
+	Tokens     int
+	K, N       int // report: how many consumers or writers are done, of how many
+	Unanswered int // write request, cancel: how often it was sent at the longest pause without an answer
+	Drop       Drop
+	Wait       time.Duration        // write request: what is left of D's patience
+	Lines      []wire.HeartbeatLine // heartbeat, heartbeat-ack
+	Msg        *wire.Message        // post: the write request
+	Offer      *kvplane.Offer       // post, report on P
+	Expect     *kvplane.Expectation // write request, report on D
 }
 
 // Action says what an Effect has the owner do.

@@ -23,9 +23,9 @@ func count(out []Effect, do Action) int {
 	return n
 }
 
-// TestEarlyRegistrationsAreBounded: what waits for an offer is bounded by session; one that is refused is told, counted
+// TestEarlyWriteRequestsAreBounded: what waits for an offer is bounded by session; one that is refused is told, counted
 // and forgotten, and whoever waits already is not hurt.
-func TestEarlyRegistrationsAreBounded(t *testing.T) {
+func TestEarlyWriteRequestsAreBounded(t *testing.T) {
 	p := NewProducer(kvplane.Times{}.WithDefaults())
 	m := &wire.Message{Wait: time.Minute}
 	register := func(peer PeerID, i int) []Effect {
@@ -41,7 +41,7 @@ func TestEarlyRegistrationsAreBounded(t *testing.T) {
 		t.Errorf("one more than fit: %+v; want a count and not_begun(full)", out)
 	}
 	if len(p.Sessions[1].Requests) != maxEarly || len(p.Outgoing) != maxEarly {
-		t.Errorf("%d registrations of %d transfers are remembered; want %d", len(p.Sessions[1].Requests), len(p.Outgoing), maxEarly)
+		t.Errorf("%d write requests of %d transfers are remembered; want %d", len(p.Sessions[1].Requests), len(p.Outgoing), maxEarly)
 	}
 	if out := register(2, maxEarly); len(out) != 1 || out[0].Status.State != wire.Waiting {
 		t.Errorf("another session: %+v; want waiting", out)
@@ -117,19 +117,19 @@ func TestAbandonFindsRoom(t *testing.T) {
 		> send-status peer=1 seq=1 tid=1 waiting
 		abandon tid=2
 		abandon tid=1
-		> send-status peer=1 seq=1 tid=1 not_begun (dead)
+		> send-status peer=1 seq=1 tid=1 not_begun (aborted)
 		write-request peer=1 seq=2 tid=3 low=2
 		> send-status peer=1 seq=2 tid=3 waiting
 		write-request peer=1 seq=3 tid=4 low=2
 		> drop full peer=1 seq=3 tid=4
 		> send-status peer=1 seq=3 tid=4 not_begun (full)
 		offer tid=1
-		> report sent tid=1 because=dead 0/0
+		> report sent tid=1 because=aborted 0/0
 		offer tid=2
-		> report sent tid=2 because=dead 0/0
+		> report sent tid=2 because=aborted 0/0
 		# Now they have served, and make room.
 		abandon tid=3
-		> send-status peer=1 seq=2 tid=3 not_begun (dead)
+		> send-status peer=1 seq=2 tid=3 not_begun (aborted)
 		write-request peer=1 seq=4 tid=5 low=3
 		> send-status peer=1 seq=4 tid=5 waiting
 		= tid 3 tombstone, tid 5 early, peer 1 seq 4 waiting

@@ -23,14 +23,14 @@ func TestSessionMadeBetweenConnections(t *testing.T) {
 			> pair peer=1
 			> send-write-request peer=2 seq=1 tid=1
 			= tid 1 receiving [1 lost] [2 sent], peer 1 low-water 1, peer 2 low-water 1
-			status peer=2 seq=1 state=not_begun reason=dead
+			status peer=2 seq=1 state=not_begun reason=aborted
 			> send-ack peer=2 seq=1
-			> report failed tid=1 because=dead 0/2
+			> report failed tid=1 because=aborted 0/2
 			> pair peer=1
 			# Nothing has ever left for peer 1.
-			> report reusable tid=1 because=dead 0/2
+			> report reusable tid=1 because=aborted 0/2
 			up peer=1
-			> send-cancel peer=1 seq=1 tid=1 because=dead`)
+			> send-cancel peer=1 seq=1 tid=1 because=aborted`)
 	})
 	t.Run("queued on D", func(t *testing.T) {
 		play(t, "consumer", `

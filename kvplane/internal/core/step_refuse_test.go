@@ -12,7 +12,7 @@ func TestRefusedNumberIsNeverBegun(t *testing.T) {
 		> drop full peer=1 seq=3 tid=3
 		> send-status peer=1 seq=3 tid=3 not_begun (full)
 		abandon tid=1
-		> send-status peer=1 seq=1 tid=1 not_begun (dead)
+		> send-status peer=1 seq=1 tid=1 not_begun (aborted)
 		offer tid=3
 		consumers tid=3 owed=1
 		`

@@ -38,7 +38,7 @@ func TestTrapRegistrationOfARequestThatNeverFinishes(t *testing.T) {
 	for name, script := range map[string]string{
 		"aborted or rejected": `
 			abandon tid=1
-			> send-status peer=1 seq=1 tid=1 not_begun (dead)
+			> send-status peer=1 seq=1 tid=1 not_begun (aborted)
 			ack peer=1 low=2
 			tick at=61s
 			= nothing`,
