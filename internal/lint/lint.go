@@ -92,7 +92,7 @@ func Packages() map[string]Package {
 		// What permits one transfer: gateways sign it, engines check it.
 		"kvplane/ticket": {Ours: []string{"kvplane/transfer", "metadata"}},
 		// The plane for engines in other languages: what internal/refengine does for itself, and its C interface.
-		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/memory/view", "kvplane/nixl", "kvplane/ticket", "kvplane/transport", "kvplane/transport/byname", "metadata", "metadata/client", "auth", "auth/keys", "auth/records", "internal/field", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
+		"kvplane/embed": {Ours: []string{"kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/memory/view", "kvplane/nixl", "kvplane/ticket", "kvplane/transfer", "kvplane/transport", "kvplane/transport/byname", "kvplane/wire", "metadata", "metadata/client", "auth", "auth/keys", "auth/records", "internal/field", "internal/yamlfile"}, Outside: []string{"golang.org/x/sys"}},
 		"kvplane/capi":  {Ours: []string{"kvplane", "kvplane/agent", "kvplane/embed", "kvplane/sched", "metadata"}},
 		"kvplane/nixl":  {Ours: []string{"kvplane/memory/view"}, Outside: []string{"github.com/ebitengine/purego"}},
 		"internal/cuda": {Outside: []string{"github.com/ebitengine/purego"}}, // a C library opened at run time, as nixl is

@@ -42,19 +42,26 @@ func (o *owner) order(x *sched.Orders) {
 }
 
 // Collect returns what the rank has to say since the last Collect: reports if Config.Report is nil, and the
-// handshakes that are pending. It does not block. Config.Notify is called when there is something.
+// handshakes that are pending. It does not block. Config.Notify is called when there is something: again, if there are more reports than one
+// RankReport can hold.
 func (a *Agent) Collect() sched.RankReport {
 	c := &a.owner.collected
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := c.next
+	n := sched.Fit(out.Reports)
+	rest := out.Reports[n:]
+	out.Reports = out.Reports[:n:n]
 	out.Engine, out.Rank = a.record.Incarnation, a.record.Rank
 	if len(out.Reports) > 0 {
 		out.Seq++
 	}
 	out.Pending = append([]kvplane.TransferID(nil), c.next.Pending...)
-	c.next = sched.RankReport{Seq: out.Seq, Handshakes: out.Handshakes, Pending: c.next.Pending}
+	c.next = sched.RankReport{Seq: out.Seq, Reports: rest, Handshakes: out.Handshakes, Pending: c.next.Pending}
 	c.notified = false
+	if len(rest) > 0 {
+		a.owner.enqueue(func() { a.owner.keep(func(*sched.RankReport) {}) })
+	}
 	return out
 }
 

@@ -128,7 +128,7 @@ func TestSchedulerRefuses(t *testing.T) {
 		t.Errorf("queued after it was expected: %v", err)
 	}
 	full, large := FaultOf(nil), make([]int32, maxBlocks)
-	for i := range 3 {
+	for i := range maxListed/maxBlocks + 1 {
 		full = FaultOf(s.Expect(&Transfer{ID: kvplane.TransferID{2, byte(i)}, Peer: peer, To: 4, Groups: list(large...)}))
 	}
 	if full != Full {
@@ -138,7 +138,7 @@ func TestSchedulerRefuses(t *testing.T) {
 	if err := s.Orders(make([]byte, 64<<20), &n); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Expect(&Transfer{ID: kvplane.TransferID{2, 2}, Peer: peer, To: 4, Groups: list(1)}); err != nil {
+	if err := s.Expect(&Transfer{ID: kvplane.TransferID{2, maxListed / maxBlocks}, Peer: peer, To: 4, Groups: list(1)}); err != nil {
 		t.Errorf("what found no room is not taken in the next step: %v", err)
 	}
 }
@@ -253,4 +253,54 @@ func FuzzHear(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestRefusedOrdersUseNoRoom: orders that are refused do not count against the room of a step.
+func TestRefusedOrdersUseNoRoom(t *testing.T) {
+	s := scheduler(t, ``) // no generation: no rank was heard yet
+	many := make([]int32, maxBlocks)
+	for i := range many {
+		many[i] = int32(i)
+	}
+	x := Transfer{ID: kvplane.NewTransferID(), Peer: metadata.Incarnation{Engine: "p", Generation: 1}, To: 7, Groups: []kvplane.BlockList{{Blocks: many}}}
+	for range maxListed/maxBlocks + 1 {
+		if err := s.Expect(&x); FaultOf(err) != State {
+			t.Fatalf("%v; want State", err)
+		}
+	}
+	report := sched.RankReport{Engine: metadata.Incarnation{Engine: "e", Generation: 7}}
+	if err := s.Hear(report.Marshal()); err != nil {
+		t.Fatal(err)
+	}
+	small := Transfer{ID: kvplane.NewTransferID(), Peer: x.Peer, To: 7, Groups: list(1, 2)}
+	for step := range 5 {
+		small.ID[0]++
+		if err := s.Expect(&small); err != nil {
+			t.Errorf("expectation %d of 2 blocks: %v", step, err)
+		}
+	}
+}
+
+// TestRepeatedOrdersUseNoRoom: nor do repeats of one order.
+func TestRepeatedOrdersUseNoRoom(t *testing.T) {
+	s := scheduler(t, `, generation: 7`)
+	many := make([]int32, maxBlocks)
+	x := Transfer{ID: kvplane.NewTransferID(), Peer: metadata.Incarnation{Engine: "p", Generation: 1}, To: 7, Groups: []kvplane.BlockList{{Blocks: many}}}
+	if err := s.Expect(&x); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	_ = s.Orders(nil, &n)
+	if err := s.Orders(make([]byte, n), &n); err != nil {
+		t.Fatal(err)
+	}
+	for range maxListed/maxBlocks + 1 {
+		if err := s.Expect(&x); FaultOf(err) != Known {
+			t.Fatalf("%v; want Known", err)
+		}
+	}
+	small := Transfer{ID: kvplane.NewTransferID(), Peer: x.Peer, To: 7, Groups: list(1, 2)}
+	if err := s.Expect(&small); err != nil {
+		t.Error(err)
+	}
 }

@@ -69,13 +69,7 @@ func openControl(c Config, keys *keyFiles, events *control.Broadcaster, cancel f
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	k := &controlServer{listener: listener, cancel: stop}
-	k.server = &http.Server{
-		Handler:           k.counted(control.Handler(events, cancel, authorize, log)),
-		ReadHeaderTimeout: 5 * time.Second,
-		IdleTimeout:       time.Minute,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	}
+	k.server = control.NewServer(ctx, k.counted(control.Handler(events, cancel, authorize, log)), log)
 	k.tasks.Go(func() {
 		if err := k.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("control routes", "err", err)

@@ -11,6 +11,7 @@ import (
 	"pdrouter/internal/pdkvtest"
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/control"
+	"pdrouter/kvplane/sched"
 	"pdrouter/metadata"
 )
 
@@ -191,5 +192,38 @@ func TestCancel(t *testing.T) {
 		if s := status(t, e.scheduler); s["legs"].(float64) != 0 {
 			t.Errorf("scheduler of %s: %v", e.inc.Engine, s)
 		}
+	}
+}
+
+// TestCancelTellsProducers: a decode leg ends before it was queued or expected. Its producers are told, whether the engine or the gateway cancels
+// first: else they keep its blocks for a lease.
+func TestCancelTellsProducers(t *testing.T) {
+	for _, first := range []string{"engine", "gateway"} {
+		t.Run(first, func(t *testing.T) {
+			s := scheduler(t, `, generation: 7`)
+			id, peer := kvplane.NewTransferID(), metadata.Incarnation{Engine: "p", Generation: 3}
+			if err := s.Admit(metadata.Decode, id, peer, ""); err != nil {
+				t.Fatal(err)
+			}
+			if first == "gateway" {
+				s.CancelledByGateway(id, "client_left")
+			}
+			if err := s.Cancel(id, "aborted"); err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			_ = s.Orders(nil, &n)
+			b := make([]byte, n)
+			if err := s.Orders(b, &n); err != nil {
+				t.Fatal(err)
+			}
+			o, err := sched.ParseOrders(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(o.Queue) != 1 || o.Queue[0].Peer != peer || len(o.Abandon) == 0 {
+				t.Errorf("orders %+v; want a queue order that names the peer, and an abandonment", o)
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@ package embed
 import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/sched"
+	"pdrouter/kvplane/transfer"
 	"pdrouter/metadata"
 )
 
@@ -67,6 +68,7 @@ func (s *Scheduler) Expect(t *Transfer) error {
 	if err != nil {
 		return err
 	}
+	s.listed += transfer.CountBlocks(t.Groups)
 	s.order(&sched.Orders{Expect: []kvplane.Expectation{{
 		ID: t.ID, Peer: t.Peer, Need: [2]int{t.From, t.To}, Groups: t.Groups, Ticket: l.ticket, Hash: hash, Wait: t.Wait,
 	}}})
@@ -88,21 +90,14 @@ func (s *Scheduler) Offer(t *Transfer) error {
 	if err != nil {
 		return err
 	}
+	s.listed += transfer.CountBlocks(t.Groups)
 	s.order(&sched.Orders{Offer: []kvplane.Offer{{ID: t.ID, Peer: t.Peer, Tokens: t.To, Groups: t.Groups, Ticket: l.ticket, Hash: hash}}})
 	return nil
 }
 
-// full reports whether a step's orders have no room, and else counts what it takes.
+// full reports whether a step's orders have no room.
 func (s *Scheduler) full(orders int, t *Transfer) bool {
-	blocks := 0
-	for _, g := range t.Groups {
-		blocks += len(g.Blocks)
-	}
-	if orders >= maxOrders || s.listed+blocks > maxListed {
-		return true
-	}
-	s.listed += blocks
-	return false
+	return orders >= maxOrders || s.listed+transfer.CountBlocks(t.Groups) > maxListed
 }
 
 // Cancel gives a transfer up.
@@ -116,15 +111,22 @@ func (s *Scheduler) Cancel(id kvplane.TransferID, why string) error {
 	if len(s.orders.Abandon) >= 2*maxOrders {
 		return wrong(Full, "embed: the orders of this step are full")
 	}
-	if l.phase == legAdmitted && l.role == metadata.Decode && !l.cancelled {
-		// Whom it would have heard from is told, instead of keeping its blocks for a lease.
-		s.order(&sched.Orders{Queue: []sched.Queued{{ID: id, Peer: l.peer}}})
+	if !l.cancelled {
+		s.tellProducers(id, l)
 	}
 	s.abandon(id, why)
 	if l.phase < legExpected {
 		delete(s.legs, id)
 	}
 	return nil
+}
+
+// tellProducers lets the producers of a decode leg that is to be abandoned hear of it. No order has named them yet if the leg was only admitted,
+// and they would keep its blocks for a lease.
+func (s *Scheduler) tellProducers(id kvplane.TransferID, l *leg) {
+	if l.phase == legAdmitted && l.role == metadata.Decode {
+		s.order(&sched.Orders{Queue: []sched.Queued{{ID: id, Peer: l.peer}}})
+	}
 }
 
 func (s *Scheduler) abandon(id kvplane.TransferID, why string) {
@@ -145,6 +147,7 @@ func (s *Scheduler) CancelledByGateway(id kvplane.TransferID, why string) {
 	}
 	l.cancelled = true
 	s.results = append(s.results, Result{Kind: Cancelled, ID: id, Text: why})
+	s.tellProducers(id, l)
 	s.abandon(id, why) // it rings
 }
 

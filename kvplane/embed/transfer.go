@@ -5,15 +5,16 @@ import (
 	"time"
 
 	"pdrouter/kvplane"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
 // Bounds on what a scheduler keeps.
 const (
 	maxLegs   = 1 << 16
-	maxOrders = 1 << 15 // of each kind in one step
-	maxListed = 1 << 21 // blocks in the orders of one step
-	maxBlocks = 1 << 20 // of one transfer
+	maxOrders = 1 << 15        // of each kind in one step
+	maxListed = 1 << 21        // blocks in the orders of one step
+	maxBlocks = wire.MaxBlocks // of one transfer
 	maxTokens = 1 << 40
 	maxGroups = metadata.MaxGroups
 	maxWait   = 24 * time.Hour

@@ -176,9 +176,6 @@ func (a *Aggregator) open(t *awaited) {
 	t.ended.ID = t.id
 	a.transfers[t.id] = t
 	a.timers.Set(t)
-	if a.timers.Len() > 2*len(a.transfers)+64 { // mostly of transfers that are over
-		a.timers.Sweep()
-	}
 }
 
 // Step takes the RankReports of one step, at the time now, and fills out. A rank that is missing is simply not heard.

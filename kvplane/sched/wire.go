@@ -95,6 +95,19 @@ func ParseOrders(b []byte) (Orders, error) {
 	return o, nil
 }
 
+// Fit returns how many of these reports, from the first on, one RankReport can hold so that ParseRankReport takes it. It is at least 1 if there
+// are any.
+func Fit(reports []kvplane.Report) int {
+	left := maxListed
+	for i := range reports {
+		left -= transfer.CountBlocks(reports[i].Groups) + len(reports[i].Rest)
+		if i == maxOrders || i > 0 && left < 0 {
+			return i
+		}
+	}
+	return len(reports)
+}
+
 // Marshal returns the msgpack form.
 func (r RankReport) Marshal() []byte {
 	p := newPacker()

@@ -97,7 +97,7 @@ func (s State) Final() bool { return s >= Done }
 // Bounds on what a message may hold.
 const (
 	MaxDetail  = 512
-	MaxBlocks  = 1 << 20 // blocks of a write request, all groups together
+	MaxBlocks  = 3 << 16 // blocks of a write request, all groups together: at 5 bytes each they fit into transport.MaxMessage
 	MaxSettled = 1 << 12 // numbers of a ACK
 	MaxLines   = 1 << 12 // lines of a HEARTBEAT
 )

@@ -14,11 +14,13 @@ type Waiter interface {
 }
 
 // Timers is a heap of waiters. An entry counts only while it agrees with its waiter's due time, so a waiter that chooses
-// another time leaves a stale entry and need not be found. Equal times come in the order in which they were set. The zero
-// Timers is empty.
+// another time leaves a stale entry and need not be found. Stale entries are dropped when they are the earliest, and all of them when they may
+// be more than half: what an entry refers to does not stay in memory until its time. Equal times come in the order in which they were set. The
+// zero Timers is empty.
 type Timers struct {
 	heap []timer
 	n    uint64
+	kept int // entries after the last sweep
 }
 
 type timer struct {
@@ -33,6 +35,9 @@ func (a timer) before(b timer) bool { return a.at < b.at || a.at == b.at && a.n 
 func (t *Timers) Set(who Waiter) {
 	if who.Due() == 0 {
 		return
+	}
+	if len(t.heap) > 2*t.kept+64 {
+		t.sweep()
 	}
 	t.n++
 	t.heap = append(t.heap, timer{at: who.Due(), n: t.n, who: who})
@@ -89,8 +94,9 @@ func (t *Timers) drop() {
 // Len counts the entries, stale ones included.
 func (t *Timers) Len() int { return len(t.heap) }
 
-// Sweep drops the stale entries.
-func (t *Timers) Sweep() {
+// sweep drops the stale entries.
+func (t *Timers) sweep() {
 	t.heap = slices.DeleteFunc(t.heap, func(a timer) bool { return a.who.Due() != a.at })
 	slices.SortFunc(t.heap, func(a, b timer) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.n, b.n)) }) // a sorted list is a heap
+	t.kept = len(t.heap)
 }

@@ -26,7 +26,7 @@ func TestTimers(t *testing.T) {
 	}
 	b.at = 9
 	timers.Set(b)
-	if timers.Sweep(); timers.Len() != 3 {
+	if timers.sweep(); timers.Len() != 3 {
 		t.Errorf("%d timers are left of 3 and a stale one", timers.Len())
 	}
 	due := func(now time.Duration) (names []string) {
