@@ -6,10 +6,12 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/wire"
 	"pdrouter/metadata"
 )
 
@@ -45,7 +47,7 @@ func newCrowd(t *testing.T) *crowd {
 	c.w.host.ask = func(inc metadata.Incarnation, then func([]metadata.Record, error)) {
 		c.w.enqueue(func() {
 			if c.gone && inc != c.last {
-				then(nil, errors.New("unknown engine"))
+				then(nil, metadata.ErrNotFound)
 				return
 			}
 			r := c.peer
@@ -164,8 +166,9 @@ func TestConsumerOfAForgottenSessionDrains(t *testing.T) {
 		}
 		net.mu.Lock()
 		net.faults = nil
+		told := net.seen["status"]
 		net.mu.Unlock()
-		for told := seen(); seen() == told; {
+		for seen() == told {
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(500 * time.Millisecond)
@@ -235,6 +238,43 @@ func TestVoidGenerationIsToldNothing(t *testing.T) {
 		defer net.mu.Unlock()
 		if n := net.seen["status"] - before; n > 0 {
 			t.Errorf("the void generation was sent %d messages", n)
+		}
+	})
+}
+
+// TestLateWriteRequestOverwritesNothing: P has forgotten D when a copy of a write request comes that D has cancelled. Its blocks belong to another
+// request by now.
+func TestLateWriteRequestOverwritesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newFakeNet()
+		p, d, _ := pairOf(t, func() transport.Transport { return net.transport() }, side(1), side(1), kvplane.Times{})
+		id := kvplane.NewTransferID()
+		d.expect(id, p, [2]int{0, 12}, toD)
+		time.Sleep(10 * time.Millisecond)
+		// The write request as D has sent it, MAC and all.
+		answer := make(chan []byte)
+		d.agents[0].owner.engineCall(func() {
+			o := d.agents[0].owner
+			m := &wire.Message{Kind: wire.KindWriteRequest, LowWater: 1, Seq: 1, ID: id, Need: [2]int{0, 12}, Groups: toD, Wait: 30 * time.Second}
+			b := wire.Encode(nil, wire.Header{From: o.self.Incarnation, Agent: o.self.Agent, To: p.records[0].Agent}, wire.Append(nil, m))
+			answer <- o.agents[p.records[0].Agent].session.AppendMAC(b)
+		})
+		copied := <-answer
+		d.abandon(id)
+		d.await(id, kvplane.Reusable)
+		mine := kvplane.NewTransferID() // another request gets the blocks
+		d.fill(mine, toD[0], 12)
+		time.Sleep(2 * time.Minute) // P: settled, nothing is under way
+		p.forget(d.inc)             // as makeRoom does where the table of peers is full
+		p.fill(id, fromP[0], 12)
+		p.offer(id, d, 12, fromP) // a long prefill ends
+		time.Sleep(10 * time.Millisecond)
+		net.mu.Lock()
+		net.ends[p.records[0].Agent].deliverLocked(transport.Incoming{Kind: transport.MessageReceived, Agent: d.records[0].Agent, Body: copied}, 0)
+		net.mu.Unlock()
+		time.Sleep(10 * time.Millisecond)
+		if n := d.wrong(mine, toD[0], 0, 12); n > 0 {
+			t.Errorf("%d bytes of another request on D were overwritten by a transfer that was reusable; P says %v", n, p.kinds(id))
 		}
 	})
 }

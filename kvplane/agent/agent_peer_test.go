@@ -10,6 +10,7 @@ import (
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/plan/plantest"
 	"pdrouter/kvplane/transport"
+	"pdrouter/kvplane/transport/tcp"
 	"pdrouter/metadata"
 )
 
@@ -205,4 +206,46 @@ func TestLookups(t *testing.T) {
 			t.Errorf("the directory was asked %d times; want once by each side", dir.asked)
 		}
 	})
+}
+
+// TestLostForGood: a prefill engine's host is gone for good, in the midst of transfers, and nothing proves it. Its blocks are free by the fence. It is
+// asked on how the fenced writes have ended, but seldom.
+func TestLostForGood(t *testing.T) {
+	times := kvplane.Times{Lost: 100 * time.Millisecond, Pause: 20 * time.Millisecond, Resend: 5 * time.Millisecond, Wait: 300 * time.Millisecond,
+		Lease: 2 * time.Second, Deadline: 300 * time.Millisecond, NetDelay: 50 * time.Millisecond, Lookup: 100 * time.Millisecond}
+	p, d, dir := pairOf(t, func() transport.Transport { return tcp.New(tcp.Config{}) }, side(1), side(1), times)
+	ids := []kvplane.TransferID{}
+	for range 5 {
+		id := kvplane.NewTransferID()
+		ids = append(ids, id)
+		d.agents[0].Expect(kvplane.Expectation{ID: id, Peer: p.inc, Need: [2]int{0, 12}, Groups: toD, Wait: time.Minute})
+	}
+	time.Sleep(200 * time.Millisecond)
+	_ = p.agents[0].owner.cfg.Transport.Close() // the host is gone
+	dir.mu.Lock()
+	dir.err = errors.New("not found") // its record's lease is over
+	dir.mu.Unlock()
+	for _, id := range ids {
+		d.await(id, kvplane.Reusable)
+	}
+	asked := func() int { dir.mu.Lock(); defer dir.mu.Unlock(); return dir.asked }
+	connects := func() int {
+		answer := make(chan int)
+		d.agents[0].owner.engineCall(func() { answer <- d.agents[0].owner.peers[1].attempts })
+		return <-answer
+	}
+	for connects() < attemptsUntilLong {
+		time.Sleep(10 * time.Millisecond)
+	}
+	tries, before := connects(), asked()
+	time.Sleep(3 * time.Second)
+	if n := connects() - tries; n > 3 {
+		t.Errorf("%d attempts to connect in 3 s; want one each lease of 2 s", n)
+	}
+	if n := asked() - before; n > 3 {
+		t.Errorf("%d look-ups in 3 s; want one each lease of 2 s", n)
+	}
+	dir.mu.Lock()
+	dir.err = nil
+	dir.mu.Unlock()
 }

@@ -9,12 +9,13 @@ import (
 	"pdrouter/metadata"
 )
 
-// connect makes the transport know a peer, unless it does or a pause before the next attempt is running. While writes over a
-// lost connection have not ended there is only the next attempt.
+// connect makes the transport know a peer, unless it does or a pause before the next attempt is running: but a long pause ends now that the peer
+// is needed, or has spoken. While writes over a lost connection have not ended there is only the next attempt.
 func (o *owner) connect(p *peer) error {
-	if p.connected || p.retry > 0 {
+	if p.connected || p.retry > 0 && p.retry <= o.now()+o.cfg.Times.Pause {
 		return nil
 	}
+	p.retry = 0
 	if p.gone {
 		return fmt.Errorf("kvplane: %s: %w", p.record.ID(), ErrSuperseded)
 	}
@@ -35,12 +36,19 @@ func (o *owner) connect(p *peer) error {
 	return nil
 }
 
+// attemptsUntilLong is how many attempts in a row must fail before the pause between them grows from Times.Pause to Times.Lease. A peer whose host
+// is gone for good is still asked how fenced writes have ended, and nothing says that it will never answer.
+const attemptsUntilLong = 32
+
 // retryConnect plans the next attempt to reach a peer.
 func (o *owner) retryConnect(p *peer) {
 	if p.connected || p.gone || p.retry > 0 {
 		return
 	}
 	p.retry = o.now() + min(o.cfg.Times.Resend<<min(p.attempts, 10), o.cfg.Times.Pause)
+	if p.attempts >= attemptsUntilLong {
+		p.retry = o.now() + max(o.cfg.Times.Lease, o.cfg.Times.Pause)
+	}
 	p.attempts++
 	o.timers.Set(p)
 	if p.attempts > 3 {

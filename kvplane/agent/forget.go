@@ -25,12 +25,18 @@ const (
 // generation is what is known of an engine's runs: every one below least is void.
 type generation struct {
 	least uint64
-	at    time.Duration // when that was last learnt
+	at    time.Duration               // when that was last learnt
+	past  map[string]core.PastSession // of its agents, if it was forgotten while it may still live
 }
 
 // raise makes every generation of an engine below least void.
 func (o *owner) raise(name string, least uint64) {
-	o.newest[name] = generation{max(o.newest[name].least, least), o.now()}
+	g := o.newest[name]
+	if least > g.least {
+		g.least, g.past = least, nil
+	}
+	g.at = o.now()
+	o.newest[name] = g
 }
 
 // makeRoom forgets engines that have left for good, now that another one is to be added. The directory is asked about
@@ -106,26 +112,31 @@ func (o *owner) askWhetherThere(inc metadata.Incarnation) {
 		case o.engines[inc] != e:
 		case errors.Is(err, ErrSuperseded):
 			o.gone(inc, o.cfg.SerialStarts)
-		case err == nil:
-			e.asked = asked // not again for a while
-		case e.used() < asked && o.isIdle(inc, e):
+		case errors.Is(err, metadata.ErrNotFound) && e.used() < asked && o.isIdle(inc, e):
 			o.forget(inc)
+		default: // it is there, or the directory cannot tell
+			e.asked = asked // not again for a while
 		}
 	})
 }
 
-// forget drops an engine with which nothing is under way. Should it come back, it is looked up anew; its write requests
-// then have higher numbers than any before, so that it never takes one for an old one. What it asks about numbers that may have
-// been written before is answered as if they had been.
+// forget drops an engine with which nothing is under way. Should it come back, it is looked up anew. Write requests to it then have higher
+// numbers than any before, so that it never takes one for an old one. Late write requests from it find what stays of their session, so that
+// none of them starts a write into blocks that were given away since.
 func (o *owner) forget(inc metadata.Incarnation) {
 	e := o.engines[inc]
 	o.log.Info("kvplane: an engine that is not used is forgotten", "peer", inc.ID())
 	delete(o.engines, inc)
+	g := o.newest[inc.Engine]
+	g.past = map[string]core.PastSession{}
 	for _, p := range e.peers {
 		o.consumer.EndSession(p.id)
-		o.producer.EndSession(p.id)
+		if past := o.producer.EndSession(p.id); past != (core.PastSession{}) {
+			g.past[p.record.Agent] = past
+		}
 		p.gone, p.retry = true, 0
 	}
+	o.newest[inc.Engine] = g
 	o.step(core.Event{Kind: core.EvGone, Inc: inc})
 	for _, p := range e.peers {
 		o.release(p)

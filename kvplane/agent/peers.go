@@ -149,6 +149,9 @@ func (o *owner) addPeer(r metadata.Record) *peer {
 	p := &peer{id: o.lastPeer, record: r}
 	o.peers[p.id] = p
 	o.agents[r.Agent] = p
+	if past, ok := o.newest[r.Incarnation.Engine].past[r.Agent]; ok {
+		o.producer.ResumeSession(p.id, r.Incarnation, past)
+	}
 	return p
 }
 

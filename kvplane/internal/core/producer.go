@@ -18,7 +18,7 @@ type Producer struct {
 	Outgoing             map[kvplane.TransferID]*outgoing
 	order                lazyList[*consumerSession]
 	held                 lazyList[*outgoing]
-	tombstones           fifo   // what may be forgotten first when the table is full
+	tombstones           fifo   // what nothing waits for: the first is forgotten first when the table is full
 	pastWrittenBelow     uint64 // in sessions that were forgotten, numbers below it may have been written
 	abandonedBeforeOffer int    // transfers that the engine gave up before it offered them; no bound applies
 }

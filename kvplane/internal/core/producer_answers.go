@@ -6,7 +6,7 @@ import (
 	"pdrouter/metadata"
 )
 
-// What the owner of a producer asks of it. Nothing of it changes the producer but EndSession.
+// What the owner of a producer asks of it. Nothing of it changes the producer but EndSession and ResumeSession.
 
 // Knows says that an id is the producer's: requested, offered, or ended not long ago.
 func (p *Producer) Knows(id kvplane.TransferID) bool { return p.Outgoing[id] != nil }
@@ -35,12 +35,26 @@ func (p *Producer) Busy(peer PeerID) bool {
 	return s != nil && len(s.Requests) > 0
 }
 
-// EndSession prepares for the end of a session that is not busy: what is asked later about numbers that may have been written is answered as if
-// they had been.
-func (p *Producer) EndSession(peer PeerID) {
-	if s := p.Sessions[peer]; s != nil && s.maybeWrittenBelow > s.LowWater {
+// PastSession is what stays of a session that was forgotten: a late write request of it must not be taken for a new one.
+type PastSession struct{ lowWater, neverStartBelow, maybeWrittenBelow uint64 }
+
+// EndSession prepares for the end of a session that is not busy and returns what ResumeSession needs if the same agent comes back. Where that is
+// lost, what is asked later about numbers that may have been written is answered as if they had been.
+func (p *Producer) EndSession(peer PeerID) PastSession {
+	s := p.Sessions[peer]
+	if s == nil {
+		return PastSession{}
+	}
+	if s.maybeWrittenBelow > s.LowWater {
 		p.pastWrittenBelow = max(p.pastWrittenBelow, s.maybeWrittenBelow)
 	}
+	return PastSession{s.LowWater, s.NeverStartBelow, s.maybeWrittenBelow}
+}
+
+// ResumeSession begins a session with an agent that was forgotten, before any event of it.
+func (p *Producer) ResumeSession(peer PeerID, inc metadata.Incarnation, past PastSession) {
+	s := p.session(Event{Peer: peer, Inc: inc, Down: true})
+	s.LowWater, s.NeverStartBelow, s.maybeWrittenBelow = past.lowWater, past.neverStartBelow, past.maybeWrittenBelow
 }
 
 // Counts returns how many write requests are not forgotten, how many offers are held, and how many blocks those have.

@@ -1,19 +1,21 @@
 package core
 
 import (
+	"slices"
+
 	"pdrouter/kvplane"
 	"pdrouter/kvplane/wire"
 )
 
-// early remembers a transfer that is known only from its consumers; nil if there is no room. The transfer that was
-// spent first makes room: it is never offered again, so a write request for it starts nothing.
+// early remembers a transfer that is known only from its consumers; nil if there is no room. The oldest transfer that nothing waits for makes
+// room: its numbers are never begun again.
 func (p *Producer) early(id kvplane.TransferID) *outgoing {
 	for len(p.Outgoing)-p.abandonedBeforeOffer >= p.Bounds.Outgoing {
 		oldest := p.tombstones.pop()
 		if oldest == nil {
 			return nil
 		}
-		if oldest.State == OutgoingTombstone && p.Outgoing[oldest.ID] == oldest {
+		if oldest.mayBeForgotten() && p.Outgoing[oldest.ID] == oldest {
 			p.clear(oldest)
 		}
 	}
@@ -39,11 +41,23 @@ func (p *Producer) expire(g *outgoing) {
 	p.failTransfer(g, kvplane.LeaseOver, "")
 }
 
+// mayBeForgotten says that nothing waits for a transfer: it was offered and is over, or its consumers have given it up before. One that the
+// engine gave up before it was finished stays, as its offer must end at once.
+func (g *outgoing) mayBeForgotten() bool {
+	switch g.State {
+	case OutgoingEarly:
+		return !slices.ContainsFunc(g.Requests, func(r *writeRequest) bool { return r.State != RequestEnded })
+	case OutgoingTombstone:
+		return g.Offer != nil
+	}
+	return false
+}
+
 // keepTombstone remembers a transfer that no consumer is served from as long as a write request of it may still be on its way.
 func (p *Producer) keepTombstone(g *outgoing) {
 	g.wake = p.Now + p.Times.Lease + p.Times.Wait
 	p.timers.Set(g)
-	if g.State == OutgoingTombstone && g.Offer != nil {
+	if g.mayBeForgotten() {
 		p.tombstones.push(g)
 	}
 }
@@ -57,7 +71,7 @@ func (p *Producer) retire(g *outgoing) {
 		}
 	}
 	p.clear(g)
-	for first := p.tombstones.first(); first != nil && p.Outgoing[first.ID] != first; first = p.tombstones.first() {
+	for first := p.tombstones.first(); first != nil && (p.Outgoing[first.ID] != first || !first.mayBeForgotten()); first = p.tombstones.first() {
 		p.tombstones.pop()
 	}
 }

@@ -33,6 +33,13 @@ func (p *Producer) settle(g *outgoing) {
 			return
 		}
 	case outgoingDraining:
+	case OutgoingEarly:
+		if g.mayBeForgotten() { // its consumers would have waited for up to 24 h
+			g.wake = min(g.wake, p.Now+p.Times.Lease+p.Times.Wait)
+			p.timers.Set(g)
+			p.tombstones.push(g)
+		}
+		return
 	default:
 		return
 	}
