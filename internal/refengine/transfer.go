@@ -106,6 +106,9 @@ func (e *Engine) offer(s *Sequence) {
 // abandon tells the plane that a leg which neither offered nor expected anything never will. Other sequences are left alone.
 func (e *Engine) abandon(s *Sequence, why string) {
 	if t := e.transfers[s.req.Handoff.ID]; t != nil && t.seq == s {
+		if s.req.Leg == DecodeLeg { // its producers are told, instead of keeping its blocks for a lease
+			e.plane.orders.Queue = append(e.plane.orders.Queue, sched.Queued{ID: t.id, Peer: s.req.Handoff.Peer})
+		}
 		e.plane.abandon(t.id, why)
 		e.forget(t, "abandoned")
 	}

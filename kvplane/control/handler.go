@@ -1,11 +1,13 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -18,6 +20,19 @@ const (
 	eventsInterval = 15 * time.Second // longest silence on a stream: a comment says that it still stands
 	maxWhy         = 1 << 10          // bytes of a cancel's body
 )
+
+// NewServer returns a server for Handler's routes. It bounds how long a request may take to come: who sends one slowly, or nothing, does not hold a
+// connection. ctx is the base of each request's context.
+func NewServer(ctx context.Context, h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		IdleTimeout:       time.Minute,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+}
 
 // Handler serves GET /kvplane/v1/events, a stream of Events, and POST
 // /kvplane/v1/transfers/{id}/cancel, whose body may say why. authorize refuses a request by returning an error, which
@@ -71,6 +86,7 @@ func serveEvents(w http.ResponseWriter, r *http.Request, events *Broadcaster) {
 	w.Header().Set("Connection", "close") // the write deadline of this connection is the stream's
 	w.WriteHeader(http.StatusOK)
 	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{}) // the server's is for requests
 	alive := time.NewTicker(eventsInterval)
 	defer alive.Stop()
 	line := []byte(": open\n\n")

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"sync"
-	"time"
 
 	"pdrouter/internal/refengine"
 	"pdrouter/internal/reload"
@@ -151,11 +150,7 @@ func (p *process) run(ctx context.Context, out io.Writer) error {
 	var following sync.WaitGroup
 	var controlServer *http.Server
 	if p.publisher != nil {
-		controlServer = &http.Server{
-			Handler:           control.Handler(p.events, p.engine.CancelTransfer, p.authorize, p.log),
-			ReadHeaderTimeout: 5 * time.Second,
-			BaseContext:       func(net.Listener) context.Context { return background },
-		}
+		controlServer = control.NewServer(background, control.Handler(p.events, p.engine.CancelTransfer, p.authorize, p.log), p.log)
 		go func() {
 			if err := controlServer.Serve(p.control); !errors.Is(err, http.ErrServerClosed) {
 				stop(err)

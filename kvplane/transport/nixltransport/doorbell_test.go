@@ -1,6 +1,7 @@
 package nixltransport
 
 import (
+	"net"
 	"testing"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 )
 
 // TestNIXLDoorbell: a peer that sleeps is rung for, one that has spoken just now is awake and is not. What a peer said
-// before it was last listened to says nothing of now.
+// before it was last listened to says nothing of now. A datagram of a stranger wakes nothing.
 func TestNIXLDoorbell(t *testing.T) {
 	p, d := transporttest.Pair(t, func(t testing.TB) transport.Transport { return newNIXL(t) }, 64)
 	tr := p.Transport.(*Transport)
@@ -34,6 +35,19 @@ func TestNIXLDoorbell(t *testing.T) {
 	}
 	send()
 	rings() // of connecting, too
+	stranger, err := net.Dial("udp", d.Record.Doorbell)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	for _, body := range [][]byte{{}, {0}, make([]byte, 16), make([]byte, 1000)} {
+		if _, err := stranger.Write(body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := rings(); n > 0 {
+		t.Errorf("datagrams of a stranger woke the owner %d times", n)
+	}
 	before := time.Now()
 	p.Poll()
 	if err := d.Transport.Send("p@1", []byte("to p")); err != nil {

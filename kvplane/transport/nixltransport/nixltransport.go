@@ -127,7 +127,7 @@ func (t *Transport) Open(agent string, memory []memory.Region) (blob []byte, bel
 	if blob, err = msgpack.Marshal(contact{Version: blobVersion, Metadata: md, Memory: memories(t.memory)}); err != nil {
 		return nil, "", fail(err)
 	}
-	if bell, err = t.bell.listen(t.cfg.Doorbell, t.cfg.Advertise); err != nil {
+	if bell, err = t.bell.listen(t.cfg.Doorbell, t.cfg.Advertise, cookieOf(blob)); err != nil {
 		return nil, "", fail(err)
 	}
 	return blob, bell, nil

@@ -50,6 +50,7 @@ const blobVersion = 1
 type knownPeer struct {
 	remote   memory.Set
 	bell     netip.AddrPort // invalid: it has none
+	cookie   cookie         // what a datagram to it holds
 	heard    time.Time      // it has spoken since
 	prepared *preparedLists // nil until somebody asked
 	writing  int            // handles in progress; the metadata must stay while there are any
@@ -80,7 +81,7 @@ func (t *Transport) connect(record metadata.Record) error {
 	if err != nil {
 		return fmt.Errorf("blob: %w", err)
 	}
-	p := &knownPeer{remote: remote}
+	p := &knownPeer{remote: remote, cookie: cookieOf(record.Blob)}
 	if record.Doorbell != "" {
 		if p.bell, err = netip.ParseAddrPort(record.Doorbell); err != nil {
 			return fmt.Errorf("doorbell: %w", err)
@@ -97,7 +98,7 @@ func (t *Transport) connect(record metadata.Record) error {
 		return errors.Join(err, t.agent.Forget(name))
 	}
 	t.peers[name] = p
-	t.bell.ring(p.bell) // wiring up needs the peer's progress too
+	t.bell.ring(p) // wiring up needs the peer's progress too
 	return nil
 }
 

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"runtime"
+	"sync"
 	"time"
 
 	"pdrouter/kvplane/transport"
@@ -17,7 +19,8 @@ import (
 const (
 	maxQueued      = 1024     // messages of one connection that Poll has not taken; then its socket is not read
 	maxQueuedBytes = 16 << 20 // and their bytes
-	maxInbound     = 1024     // connections, those in their handshake included
+	maxHandshakes  = 1024     // connections that have not said yet, and proven, whose they are
+	maxInbound     = maxHandshakes + transport.MaxPeers
 )
 
 // inbound is a connection on which one peer writes here. Its goroutine owns the socket.
@@ -31,6 +34,7 @@ type inbound struct {
 	agent       string           // "" before the handshake
 	claim       claim            // to this name
 	bound       bool             // the name is its own, or names are believed
+	greeted     bool             // it has proven that it knows this agent's record
 	joined      bool             // the next two are set
 	session     uint64           // its number
 	process     metadata.Process // whose memory the writer has offered; zero: none
@@ -60,16 +64,48 @@ func (t *Transport) accept() {
 		}
 		c := &inbound{t: t, conn: conn, done: make(chan struct{})}
 		t.mu.Lock()
-		full := t.closed || len(t.inbound) >= maxInbound
-		if !full {
+		closed, full := t.closed, len(t.inbound) >= maxInbound || t.handshakes >= maxHandshakes
+		switch {
+		case closed:
+		case full:
+			t.stats.Refused++
+		default:
 			t.inbound[c] = struct{}{}
+			t.handshakes++
 		}
 		t.mu.Unlock()
-		if full {
+		switch {
+		case closed:
 			_ = conn.Close()
+			continue
+		case full:
+			_ = conn.Close()
+			t.refusedLog.warn(t.cfg.Log, "agent", t.name, "from", conn.RemoteAddr().String(), "err", "too many connections")
 			continue
 		}
 		t.tasks.Go(c.run)
+	}
+}
+
+// refusedLog logs refused connections, the first of each minute with the number of those that were not logged before it: anybody can make them.
+type refusedLog struct {
+	mu     sync.Mutex
+	last   time.Time
+	silent int
+}
+
+func (l *refusedLog) warn(log *slog.Logger, args ...any) {
+	l.mu.Lock()
+	now, silent := time.Now(), l.silent
+	quiet := !l.last.IsZero() && now.Sub(l.last) < time.Minute
+	if quiet {
+		l.silent++
+	} else {
+		l.last, l.silent = now, 0
+	}
+	l.mu.Unlock()
+	if !quiet {
+		log.Warn("kvplane: tcp connection refused", append(args, "not_logged", silent)...)
 	}
 }
 
@@ -83,6 +119,9 @@ func (c *inbound) run() {
 	c.lander.source.close()
 	t.mu.Lock()
 	delete(t.inbound, c)
+	if !c.greeted {
+		t.handshakes--
+	}
 	stranger, fenced := c.agent == "", c.fenced || t.closed
 	bad := errors.Is(err, errFrame)
 	switch {
@@ -96,7 +135,7 @@ func (c *inbound) run() {
 	switch {
 	case fenced:
 	case stranger || bad:
-		t.cfg.Log.Warn("kvplane: tcp connection refused", "agent", t.name, "peer", c.agent, "from", c.conn.RemoteAddr().String(), "err", err)
+		t.refusedLog.warn(t.cfg.Log, "agent", t.name, "peer", c.agent, "from", c.conn.RemoteAddr().String(), "err", err)
 	case !errors.Is(err, io.EOF):
 		t.cfg.Log.Info("kvplane: tcp connection ended", "agent", t.name, "peer", c.agent, "err", err)
 	}

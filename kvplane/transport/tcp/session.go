@@ -11,6 +11,8 @@ import (
 func (c *inbound) join(g greeting, said claim) error {
 	t := c.t
 	t.mu.Lock()
+	c.greeted = true
+	t.handshakes--
 	who, known := t.known[g.agent]
 	if known && !who.proves(said, t.name, g.agent) {
 		t.mu.Unlock()

@@ -61,6 +61,7 @@ func (c Config) withDefaults() Config {
 // Stats counts what a transport has seen since Open.
 type Stats struct {
 	Strangers uint64 // connections that did not prove the secret
+	Refused   uint64 // connections closed at once, because there were too many
 	BadFrames uint64 // connections closed for what their peer sent
 	Landed    uint64 // bytes of peers' writes; the sum of the next two
 	Inbound   int    // connections from peers, now
@@ -90,16 +91,18 @@ type Transport struct {
 	agree    transport.Agreement // with its private half; nil: names are believed
 	process  metadata.Process    // zero: nobody can tell this process by its number, or no bytes are to go through memory
 
-	mu      sync.Mutex
-	peers   map[string]*outbound
-	inbound map[*inbound]struct{}
-	known   map[string]acquaintance // agents that were connected to
-	barred  map[string]bool         // agents that were fenced and not admitted again
-	arrived []arrival
-	session uint64     // the last one given out: the Unix time in ns of a Connect
-	room    *sync.Cond // signalled when arrived was taken, a connection was fenced or the transport closed
-	closed  bool
-	stats   Stats
+	mu         sync.Mutex
+	peers      map[string]*outbound
+	inbound    map[*inbound]struct{}
+	known      map[string]acquaintance // agents that were connected to
+	barred     map[string]bool         // agents that were fenced and not admitted again
+	arrived    []arrival
+	handshakes int // of inbound: not greeted yet
+	refusedLog refusedLog
+	session    uint64     // the last one given out: the Unix time in ns of a Connect
+	room       *sync.Cond // signalled when arrived was taken, a connection was fenced or the transport closed
+	closed     bool
+	stats      Stats
 }
 
 // arrival is an Incoming and, for messages, the connection whose share of the queue it takes.
