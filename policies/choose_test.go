@@ -10,9 +10,9 @@ import (
 )
 
 // plainPolicy has one rule for all, with the same picker for both roles.
-func plainPolicy(t testing.TB, by picker) *Policy {
+func plainPolicy(t testing.TB, by string) *Policy {
 	t.Helper()
-	p, err := New(Config{Default: Choosing{Prefill: Role{Policy: by.String()}, Decode: Role{Policy: by.String()}}})
+	p, err := New(Config{Default: Choosing{Prefill: Role{Policy: by}, Decode: Role{Policy: by}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ rules:
 func TestChooseProperties(t *testing.T) {
 	for seed := range uint64(1000) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		by := picker(rng.IntN(int(prefix) + 1))
+		by := presets[rng.IntN(len(presets))].name
 		pol := plainPolicy(t, by)
 		f := Fleet{Prefill: randomEngines(rng), Decode: randomEngines(rng)}
 		pairs := make([]bool, 64)
@@ -178,7 +178,7 @@ func randomEngines(rng *rand.Rand) []Engine {
 }
 
 // holds checks a choice against the fleet without any of the code that made it.
-func holds(f Fleet, c Choice, by picker) error {
+func holds(f Fleet, c Choice, by string) error {
 	pairable := func(p, d int) bool {
 		return f.Prefill[p].Usable && f.Decode[d].Usable && (f.Pairable == nil || f.Pairable(p, d))
 	}
@@ -214,10 +214,10 @@ func holds(f Fleet, c Choice, by picker) error {
 	case !c.Split && c.Prefill != -1:
 		return fmt.Errorf("prefill engine %d without a split", c.Prefill)
 	}
-	if by == leastLoad && c.Split && f.Prefill[c.Prefill].InFlight != leastP {
+	if by == "least_load" && c.Split && f.Prefill[c.Prefill].InFlight != leastP {
 		return fmt.Errorf("prefill engine has %d in flight, another %d", f.Prefill[c.Prefill].InFlight, leastP)
 	}
-	if (by == leastLoad || by == prefix && c.Split) && c.Decode >= 0 && f.Decode[c.Decode].InFlight != leastD {
+	if (by == "least_load" || by == "prefix" && c.Split) && c.Decode >= 0 && f.Decode[c.Decode].InFlight != leastD {
 		return fmt.Errorf("decode engine has %d in flight, another %d", f.Decode[c.Decode].InFlight, leastD)
 	}
 	return nil
@@ -226,7 +226,7 @@ func holds(f Fleet, c Choice, by picker) error {
 // TestRoundRobinIsFair: at no point of a run has one usable engine been chosen twice more than another, and in
 // the end every pair has been formed equally often.
 func TestRoundRobinIsFair(t *testing.T) {
-	pol := plainPolicy(t, roundRobin)
+	pol := plainPolicy(t, "round_robin")
 	for np := 1; np <= 6; np++ {
 		for nd := 1; nd <= 6; nd++ {
 			f := Fleet{Prefill: engines(make([]int, np+1)...), Decode: engines(make([]int, nd+1)...)}
@@ -265,7 +265,7 @@ func spread(counts []int) int {
 
 // TestLeastLoadTakesTurns: idle engines share the work instead of the first getting all of it.
 func TestLeastLoadTakesTurns(t *testing.T) {
-	pol := plainPolicy(t, leastLoad)
+	pol := plainPolicy(t, "least_load")
 	counts := make([]int, 3)
 	for turn := range uint64(30) {
 		counts[pol.Choose(Request{Unsplittable: Aggregated}, Fleet{Decode: engines(1, 1, 1)}, Draw{Turn: turn}).Decode]++
@@ -278,7 +278,7 @@ func TestLeastLoadTakesTurns(t *testing.T) {
 // TestPowerOfTwo: of engines with different loads, the most loaded is never chosen (it never wins against a second
 // one), and every other one is, the less loaded more often.
 func TestPowerOfTwo(t *testing.T) {
-	pol := plainPolicy(t, powerOfTwo)
+	pol := plainPolicy(t, "power_of_two")
 	f := Fleet{Decode: engines(3, 0, 1, 2)}
 	counts := make([]int, 4)
 	rng := rand.New(rand.NewPCG(7, 7))
@@ -300,7 +300,7 @@ func TestPowerOfTwo(t *testing.T) {
 
 // TestRandomIsUniform: both roles, drawn from one value, are uniform and independent of each other.
 func TestRandomIsUniform(t *testing.T) {
-	pol := plainPolicy(t, random)
+	pol := plainPolicy(t, "random")
 	f := Fleet{Prefill: engines(0, 9), Decode: engines(9, 0)}
 	counts := map[[2]int]int{}
 	rng := rand.New(rand.NewPCG(3, 3))
@@ -355,7 +355,7 @@ func TestDefaultPolicy(t *testing.T) {
 func TestPairsComeAndGo(t *testing.T) {
 	starting := engines(1, 0, 2)
 	starting[1].Share = 0.3
-	for by := roundRobin; by <= prefix; by++ {
+	for _, by := range presetNames() {
 		for _, fleet := range [][]Engine{engines(1, 0, 2), starting, engines(0, 200)} {
 			for change := range 60 {
 				for _, first := range []bool{true, false} {
@@ -394,7 +394,7 @@ func bigFleet(n int) Fleet {
 
 func TestChooseAllocatesNothing(t *testing.T) {
 	f := bigFleet(16)
-	for by := roundRobin; by <= prefix; by++ {
+	for _, by := range presetNames() {
 		pol := plainPolicy(t, by)
 		draw := Draw{Random: 0x9e3779b97f4a7c15}
 		var c Choice
@@ -411,9 +411,9 @@ func TestChooseAllocatesNothing(t *testing.T) {
 func BenchmarkChoose(b *testing.B) {
 	for _, n := range []int{2, 16, 128} {
 		f := bigFleet(n)
-		for by := roundRobin; by <= prefix; by++ {
+		for _, by := range presetNames() {
 			pol := plainPolicy(b, by)
-			b.Run(fmt.Sprintf("%s/%dx%d", strings.ReplaceAll(by.String(), "_", "-"), n, n), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/%dx%d", strings.ReplaceAll(by, "_", "-"), n, n), func(b *testing.B) {
 				b.ReportAllocs()
 				draw := Draw{Random: 0x9e3779b97f4a7c15}
 				for b.Loop() {

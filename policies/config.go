@@ -3,6 +3,8 @@ package policies
 import (
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 
 	"pdrouter/internal/field"
@@ -47,10 +49,43 @@ type SplitRule struct {
 
 // Role is how one engine of a role is chosen among those that may be used.
 type Role struct {
-	// Policy is round_robin, random, least_load (default), power_of_two or prefix: the engine that is thought to have most of the
-	// prompt in its prefix cache, unless others have much less to do. Where a decode engine is handed the prompt's KV by a prefill
-	// engine, prefix is least_load.
+	// Policy is round_robin, random, least_load (default), power_of_two, prefix or session. prefix is the engine that is thought to have most of
+	// the prompt in its prefix cache, unless others have much less to do; where a decode engine is handed the prompt's KV by a prefill
+	// engine, prefix is least_load. session is the home of the request's session, unless others have far fewer requests in flight.
 	Policy string `yaml:"policy"`
+	// Filters leave engines out before the policy chooses.
+	Filters []Part `yaml:"filters"`
+	// Scorers rate the engines, in place of a policy: each gives 0 to 1, times its weight, and the picker takes one by the sum.
+	Scorers []Part `yaml:"scorers"`
+	// Picker is best (default), the engine with the highest sum; power_of_two, the higher of two that are drawn; weighted_random, with odds in
+	// proportion to the sum; round_robin or random.
+	Picker string `yaml:"picker"`
+}
+
+// Part is a filter or a scorer. Its name alone is short for the section: "scorers: [load]".
+type Part struct {
+	// Name of a filter is ahead (engines that have fewer than requests more in flight than the one with the fewest), prompt_tokens (engines
+	// that are meant for prompts of this length) or zone. Name of a scorer is load (fewest requests in flight), backlog (fewest prompt tokens
+	// to compute), prefix (share of the prompt that is cached), least_work (as the policy prefix), session (the home of the request's
+	// session) or zone.
+	Name string `yaml:"name"`
+	// Weight is of scorers; default 1.
+	Weight float64 `yaml:"weight"`
+	// Strict is of filters: if no engine passes, the request waits for one that does. Default false: then the filter is left out.
+	Strict bool `yaml:"strict"`
+	// Zone is of zone: which one; default: for a decode engine the zone of the chosen prefill engine, else all zones.
+	Zone string `yaml:"zone"`
+	// Requests is of ahead; required there.
+	Requests int `yaml:"requests"`
+}
+
+// UnmarshalYAML reads a part, or its short form: its name alone.
+func (p *Part) UnmarshalYAML(unmarshal func(any) error) error {
+	if unmarshal(&p.Name) == nil {
+		return nil
+	}
+	type section Part // without this method
+	return unmarshal((*section)(p))
 }
 
 // UnmarshalYAML reads a role, or its short form: the name of its policy alone.
@@ -79,8 +114,8 @@ func (c Config) withDefaults() Config {
 	zero := 0
 	c.Default = c.Default.or(Choosing{
 		Split:   SplitRule{MinPromptTokens: &zero, OnNoPrefill: aggregate},
-		Prefill: Role{Policy: leastLoad.String()},
-		Decode:  Role{Policy: leastLoad.String()},
+		Prefill: Role{Policy: "least_load"},
+		Decode:  Role{Policy: "least_load"},
 
 		AfterFailure: Cut,
 	})
@@ -104,13 +139,19 @@ func (c Choosing) or(d Choosing) Choosing {
 	if c.AfterFailure == "" {
 		c.AfterFailure = d.AfterFailure
 	}
-	if c.Prefill.Policy == "" {
-		c.Prefill.Policy = d.Prefill.Policy
-	}
-	if c.Decode.Policy == "" {
-		c.Decode.Policy = d.Decode.Policy
-	}
+	c.Prefill, c.Decode = c.Prefill.or(d.Prefill), c.Decode.or(d.Decode)
 	return c
+}
+
+// or fills what r leaves out from d: how the engine is chosen as a whole, and the filters as a whole.
+func (r Role) or(d Role) Role {
+	if r.Policy == "" && len(r.Scorers) == 0 && r.Picker == "" {
+		r.Policy, r.Scorers, r.Picker = d.Policy, d.Scorers, d.Picker
+	}
+	if r.Filters == nil {
+		r.Filters = d.Filters
+	}
+	return r
 }
 
 // Validate reports every mistake at once, joined; each message begins with the dotted key it is about.
@@ -180,9 +221,52 @@ func (c Choosing) validate(at string) error {
 	if a := c.AfterFailure; a != "" && a != Cut && a != Continue && a != ContinueAlways {
 		errs = append(errs, field.Errorf(at+".after_failure", "is %q; want %s, %s or %s", a, Cut, Continue, ContinueAlways))
 	}
-	for _, r := range []struct{ key, policy string }{{"prefill", c.Prefill.Policy}, {"decode", c.Decode.Policy}} {
-		if _, ok := parsePicker(r.policy); !ok && r.policy != "" {
-			errs = append(errs, field.Errorf(at+"."+r.key+".policy", "is %q; want %s", r.policy, pickerNames))
+	errs = append(errs, c.Prefill.validate(at+".prefill"), c.Decode.validate(at+".decode"))
+	return errors.Join(errs...)
+}
+
+func (r Role) validate(at string) error {
+	var errs []error
+	if _, ok := preset(r.Policy); !ok && r.Policy != "" {
+		errs = append(errs, field.Errorf(at+".policy", "is %q; want %s", r.Policy, alternatives(presetNames())))
+	}
+	if r.Policy != "" && len(r.Scorers) > 0 {
+		errs = append(errs, field.Errorf(at+".scorers", "is set beside policy; want one of them"))
+	}
+	if r.Policy != "" && r.Picker != "" {
+		errs = append(errs, field.Errorf(at+".picker", "is set beside policy; want one of them"))
+	}
+	if _, ok := find(pickers, r.Picker); !ok && r.Picker != "" {
+		errs = append(errs, field.Errorf(at+".picker", "is %q; want %s", r.Picker, alternatives(namesOf(pickers))))
+	}
+	for i, p := range r.Filters {
+		errs = append(errs, validatePart(fmt.Sprintf("%s.filters[%d]", at, i), p, filters, "strict"))
+		if p.Name == "ahead" && p.Requests < 1 {
+			errs = append(errs, field.Errorf(fmt.Sprintf("%s.filters[%d].requests", at, i), "is %d; want 1 or more", p.Requests))
+		}
+	}
+	for i, p := range r.Scorers {
+		errs = append(errs, validatePart(fmt.Sprintf("%s.scorers[%d]", at, i), p, scorers, "weight"))
+		if p.Weight < 0 || math.IsNaN(p.Weight) || math.IsInf(p.Weight, 0) {
+			errs = append(errs, field.Errorf(fmt.Sprintf("%s.scorers[%d].weight", at, i), "is %v; want more than 0", p.Weight))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// validatePart reports a name that is none of those known, and keys that mean nothing to it; also is one that all of them have.
+func validatePart[T any](at string, p Part, known []entry[T], also string) error {
+	e, ok := find(known, p.Name)
+	if !ok {
+		return field.Errorf(at+".name", "is %q; want %s", p.Name, alternatives(namesOf(known)))
+	}
+	var errs []error
+	for _, k := range []struct {
+		key string
+		set bool
+	}{{"weight", p.Weight != 0}, {"strict", p.Strict}, {"zone", p.Zone != ""}, {"requests", p.Requests != 0}} {
+		if k.set && k.key != also && !slices.Contains(e.uses, k.key) {
+			errs = append(errs, field.Errorf(at+"."+k.key, "is set; %s has no such key", p.Name))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,8 +1,14 @@
-// Package policies reads policy files and chooses the engines of a request. It owns the split rule (is this
-// request worth handing off?) and the choice of a prefill and a decode engine among those that may be used.
-// It does not know what an engine is beyond a name, whether it may be used and how many requests it serves,
-// and it keeps no state: a choice is a pure function of the request, a snapshot of the fleet and a draw.
-// Package router/fleet calls Policy.Choose, several times per attempt of a request where engines are out or unproven, from any goroutine.
+// Package policies reads policy files and chooses the engines of a request. It owns the split rule (is this request worth handing
+// off?) and the choice of a prefill and a decode engine among those that may be used.
+//
+// A role's engine is chosen in four steps. The candidates are the engines that may be used and, where two are needed, that have a
+// partner (candidates.go). Filters leave some of them out. Engines that are to get less than others, because they are new or have a
+// weight, get their part (part.go). Scorers rate the rest, and a picker takes one (role.go). registry.go names all filters, scorers,
+// pickers, and the presets that are made of them: to add one, write it in a file of its own and name it there.
+//
+// It does not know what an engine is beyond the fields of Engine, and it keeps no state: a choice is a pure function of the request, a
+// snapshot of the fleet and a draw. Package router/fleet calls Policy.Choose, several times per attempt of a request where engines are out or unproven, from any
+// goroutine.
 package policies
 
 // Engine is what a choice may know of one engine.
@@ -12,9 +18,26 @@ type Engine struct {
 	InFlight int  // requests that the router has sent to it and that have not ended
 	// Share is how much of its part of the requests it may get, in 0..1: little while it is new. 0 means 1.
 	Share float64
-	// Backlog and Cached are for the policy prefix alone, and may be 0 where no rule has it.
+	Place *Placement // nil: nothing is known
+	// Backlog and Cached are for the scorers that look at prefixes alone, and may be 0 where no rule has one.
 	Backlog int // tokens of prompts that the engine was given and has yet to compute, as far as is known
 	Cached  int // tokens from the beginning of this request's prompt that its prefix cache is thought to hold
+}
+
+// Placement is what the configuration says of an engine for policies.
+type Placement struct {
+	// Weight is the part of the requests that it is to get, beside engines of the same role. 0 means 1.
+	Weight float64
+	Zone   string // where it runs; "" if that is not known
+	// PromptTokens are the fewest and the most tokens of prompts that it is meant for; a most of 0 has no bound.
+	PromptTokens [2]int
+}
+
+func (e *Engine) zone() string {
+	if e.Place == nil {
+		return ""
+	}
+	return e.Place.Zone
 }
 
 // Fleet is a snapshot of the engines that serve one model. Choose only reads it.
@@ -32,12 +55,14 @@ type Request struct {
 	PromptTokens int // an estimate will do: bytes/4
 	// Unsplittable says why one hand-off cannot serve this request; "" means that it can.
 	Unsplittable Reason
+	// Session is a hash of what names the request's session, the same for each of its requests; 0: it has no name.
+	Session uint64
 }
 
 // Draw is the chance of one decision, so that Choose itself has none.
 type Draw struct {
 	Turn   uint64 // grows by one per decision for the same model: round robin, and the order among equals
-	Random uint64 // uniform over all 64 bits: random and power_of_two
+	Random uint64 // uniform over all 64 bits
 }
 
 // Reason is the short, stable name of why a request was split or not: a metric's label and a header's value.

@@ -1,6 +1,9 @@
 package policies
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Policy is a validated Config, ready to choose. It is safe for concurrent use and never changes.
 type Policy struct {
@@ -16,8 +19,9 @@ type rule struct {
 	minPrompt int
 	reject    bool
 	after     string
-	prefill   picker
-	decode    picker
+	prefill   *role
+	decode    *role
+	receiving *role // how a decode engine is chosen that is handed the prompt's KV
 }
 
 // New returns the policy of cfg, or every mistake in it, joined.
@@ -41,17 +45,25 @@ func Default() *Policy {
 
 // newRule takes values that were validated and completed.
 func newRule(name string, models []string, c Choosing) rule {
-	prefill, _ := parsePicker(c.Prefill.Policy)
-	decode, _ := parsePicker(c.Decode.Policy)
 	return rule{
 		name:      name,
 		models:    models,
 		minPrompt: *c.Split.MinPromptTokens,
 		reject:    c.Split.OnNoPrefill == reject,
 		after:     c.AfterFailure,
-		prefill:   prefill,
-		decode:    decode,
+		prefill:   newRole(c.Prefill),
+		decode:    newRole(c.Decode),
+		receiving: newRole(receiving(c.Decode)),
 	}
+}
+
+// receiving is how a decode engine is chosen that is handed the KV of a prompt instead of computing it. What its cache holds spares it
+// nothing but a part of the transfer, so prefix is least_load there.
+func receiving(decode Role) Role {
+	if decode.Policy == "prefix" {
+		decode.Policy = "least_load"
+	}
+	return decode
 }
 
 // Rule returns the name of the rule that decides for the model: a rule's name, or "default".
@@ -64,7 +76,13 @@ func (p *Policy) AfterFailure(model string) string { return p.match(model).after
 // Engine.Cached and Engine.Backlog are.
 func (p *Policy) Prefixes(model string) (prefill, decode bool) {
 	r := p.match(model)
-	return r.prefill == prefix, r.decode == prefix
+	return r.prefill.prefix, r.decode.prefix
+}
+
+// Sessions reports whether the model's rule looks at the session of a request: only there it matters what Request.Session is.
+func (p *Policy) Sessions(model string) bool {
+	r := p.match(model)
+	return r.prefill.session || r.decode.session
 }
 
 // Rules returns the names of the rules in the order they are tried, but for the default rule.
@@ -101,7 +119,7 @@ func (p *Policy) Choose(q Request, f Fleet, d Draw) Choice {
 	}
 	w := why{rule: r, tokens: q.PromptTokens}
 	if reason == Split {
-		if c, ok := r.pair(f, d, w); ok {
+		if c, ok := r.pair(&q, f, d, w); ok {
 			return c
 		}
 		reason = missing(f)
@@ -110,8 +128,9 @@ func (p *Policy) Choose(q Request, f Fleet, d Draw) Choice {
 	if reason == NoDecode || r.reject && (reason == NoPrefill || reason == NoPair) {
 		return c
 	}
-	alone := candidates{engines: f.Decode}
-	c.Decode, c.why.decode = r.decode.pick(alone, d.Turn, mix(d.Random))
+	alone := candidatesOf(&q, Draw{d.Turn, mix(d.Random)}, f.Decode, everyEngine)
+	c.Decode, c.why.decode = r.decode.choose(alone)
+	alone.end()
 	if c.Decode < 0 {
 		c.Reason = NoDecode
 	}
@@ -119,19 +138,29 @@ func (p *Policy) Choose(q Request, f Fleet, d Draw) Choice {
 }
 
 // pair chooses the prefill engine among those that have a partner, then the decode engine among its partners.
-func (r *rule) pair(f Fleet, d Draw, w why) (Choice, bool) {
-	from := candidates{engines: f.Prefill, partners: f.Decode, pairable: f.Pairable}
-	p, pw := r.prefill.pick(from, d.Turn, d.Random)
+func (r *rule) pair(q *Request, f Fleet, d Draw, w why) (Choice, bool) {
+	from := candidatesOf(q, d, f.Prefill, func(p int) bool {
+		for n := range f.Decode {
+			if f.Decode[n].Usable && f.pairable(p, n) {
+				return true
+			}
+		}
+		return false
+	})
+	defer from.end()
+	prefills := from.Len()
+	p, pw := r.prefill.choose(from)
 	if p < 0 {
 		return Choice{}, false
 	}
-	to := candidates{engines: f.Decode, pairable: f.Pairable, partner: p, paired: true}
+	to := candidatesOf(q, Draw{d.Turn, mix(d.Random)}, f.Decode, func(n int) bool { return f.pairable(p, n) })
+	defer to.end()
 	// Both roles in step would only ever form the pairs of one diagonal; the shift visits them all in turn.
-	turn := d.Turn
-	if all := lcm(from.count(), to.count()); all > 0 {
-		turn += d.Turn / all
+	if all := lcm(prefills, to.Len()); all > 0 {
+		to.Draw.Turn += d.Turn / all
 	}
-	n, dw := r.decode.receiving().pick(to, turn, mix(d.Random))
+	to.Partner = &f.Prefill[p]
+	n, dw := r.receiving.choose(to)
 	if n < 0 {
 		return Choice{}, false
 	}
@@ -139,16 +168,32 @@ func (r *rule) pair(f Fleet, d Draw, w why) (Choice, bool) {
 	return Choice{Split: true, Prefill: p, Decode: n, Reason: Split, why: w}, true
 }
 
+func (f Fleet) pairable(p, d int) bool { return f.Pairable == nil || f.Pairable(p, d) }
+
+// everyEngine lets every engine be a candidate.
+func everyEngine(int) bool { return true }
+
 // missing says why no pair was found.
 func missing(f Fleet) Reason {
-	decode := candidates{engines: f.Decode}
-	prefill := candidates{engines: f.Prefill}
+	usable := func(e Engine) bool { return e.Usable }
 	switch {
-	case decode.count() == 0:
+	case !slices.ContainsFunc(f.Decode, usable):
 		return NoDecode
-	case prefill.count() == 0:
+	case !slices.ContainsFunc(f.Prefill, usable):
 		return NoPrefill
 	default:
 		return NoPair
 	}
+}
+
+// lcm returns the least common multiple; 0 if one of them is 0.
+func lcm(a, b int) uint64 {
+	if a == 0 || b == 0 {
+		return 0
+	}
+	x, y := a, b
+	for y != 0 {
+		x, y = y, x%y
+	}
+	return uint64(a / x * b)
 }

@@ -7,7 +7,7 @@ import (
 
 // TestPrefix weighs what engines have of a prompt against what they have to do.
 func TestPrefix(t *testing.T) {
-	pol := plainPolicy(t, prefix)
+	pol := plainPolicy(t, "prefix")
 	idle := Engine{Usable: true}
 	with := func(cached, inFlight, backlog int) Engine {
 		return Engine{Usable: true, Cached: cached, InFlight: inFlight, Backlog: backlog}
@@ -41,7 +41,7 @@ func TestPrefix(t *testing.T) {
 
 // TestPrefixTakesTurns: engines that have the same of a prompt and are as busy share what comes.
 func TestPrefixTakesTurns(t *testing.T) {
-	pol := plainPolicy(t, prefix)
+	pol := plainPolicy(t, "prefix")
 	f := Fleet{Decode: engines(1, 1, 1, 1)}
 	f.Decode[0].Cached, f.Decode[2].Cached = 512, 512
 	counts := make([]int, 4)
@@ -56,7 +56,7 @@ func TestPrefixTakesTurns(t *testing.T) {
 // TestPrefixIsNoHotSpot: requests that all begin alike are not for one engine. Whoever is given one has the beginning from then on;
 // requests end in any order. No engine ever has many more in flight than another.
 func TestPrefixIsNoHotSpot(t *testing.T) {
-	pol := plainPolicy(t, prefix)
+	pol := plainPolicy(t, "prefix")
 	const shared = 30_000
 	f := Fleet{Decode: engines(0, 0, 0, 0)}
 	rng := rand.New(rand.NewPCG(4, 4))

@@ -34,22 +34,34 @@ func (w why) text(c Choice) string {
 	return string(b)
 }
 
+// append says how an engine was taken: "least_load 0<2" by the requests in flight of it and of another, "prefix 79 cached (another 512), 2 in
+// flight", "scored 2.50 (another 1.25)", or the policy's name alone.
 func (p picked) append(b []byte) []byte {
-	b = append(b, p.by.String()...)
-	if p.by == prefix {
-		return p.appendPrefix(b)
-	}
-	if p.by != leastLoad && p.by != powerOfTwo {
+	b = append(b, p.by.name...)
+	switch p.by.name {
+	case "prefix":
+		b = append(strconv.AppendInt(append(b, ' '), int64(p.cached), 10), " cached"...)
+		if p.most > p.cached {
+			b = append(strconv.AppendInt(append(b, " (another "...), int64(p.most), 10), ')')
+		}
+		return append(strconv.AppendInt(append(b, ", "...), int64(p.load), 10), " in flight"...)
+	case "least_load", "power_of_two":
+		b = strconv.AppendInt(append(b, ' '), int64(p.load), 10)
+		switch {
+		case p.other < 0: // no other to compare with
+			return b
+		case p.other == p.load:
+			b = append(b, '=')
+		default:
+			b = append(b, '<')
+		}
+		return strconv.AppendInt(b, int64(p.other), 10)
+	case "round_robin", "random":
 		return b
 	}
-	b = strconv.AppendInt(append(b, ' '), int64(p.load), 10)
-	switch {
-	case p.other < 0: // no other to compare with
-		return b
-	case p.other == p.load:
-		b = append(b, '=')
-	default:
-		b = append(b, '<')
+	b = strconv.AppendFloat(append(b, ' '), float64(p.score), 'f', 2, 64)
+	if p.other >= 0 {
+		b = append(strconv.AppendFloat(append(b, " (another "...), float64(p.next), 'f', 2, 64), ')')
 	}
-	return strconv.AppendInt(b, int64(p.other), 10)
+	return b
 }

@@ -38,7 +38,7 @@ policy: {file: policy.yaml}
 			{"config.yaml", 2, "models[0].engines[0].url", `is "e:1"; want a base URL such as http://10.0.0.7:8000`},
 			{"config.yaml", 4, "timeouts.prefil", "is not a key here"},
 			{"config.yaml", 4, "timeouts.request", `is "soon"; want a time with its unit, such as "30s" or "250ms"`},
-			{"policy.yaml", 1, "default.decode.policy", `is "best"; want round_robin, random, least_load, power_of_two or prefix`},
+			{"policy.yaml", 1, "default.decode.policy", `is "best"; want round_robin, random, least_load, power_of_two, prefix or session`},
 		}},
 		{"named.yaml", []validationError{{"engines.yaml", 2, "engines[0].url", `is "x"; want a base URL such as http://10.0.0.7:8000`}}},
 		{"none.yaml", []validationError{{Message: "config: open none.yaml: no such file or directory"}}},

@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 
 	"pdrouter/internal/field"
@@ -289,7 +290,7 @@ func Reachable(address string) bool {
 }
 
 func (p Policy) validate() error {
-	if p.File != "" && (len(p.Rules) > 0 || p.Default != policies.Choosing{}) {
+	if p.File != "" && (len(p.Rules) > 0 || !reflect.ValueOf(p.Default).IsZero()) {
 		return field.Errorf("policy.file", "is set beside rules; want one of them")
 	}
 	return field.Under("policy", p.Validate())

@@ -105,6 +105,8 @@ type Engine struct {
 	// more than 1 the gateway treats each rank as an engine, called <name>.dp<rank>: the policy chooses it, and a header addresses it.
 	// side_channel is that of rank 0, and each further rank uses the next port. Default: the engine itself chooses the rank.
 	DataParallel int `yaml:"data_parallel"`
+	// Placement is what policies may use of the engine. A change takes effect without a break for the engine's requests.
+	Placement `yaml:",inline"`
 }
 
 // WithDefaults returns the configuration with every zero replaced by its default. The models are copied.
@@ -217,6 +219,7 @@ func (m Model) validate(key string, growing bool, engines map[string]bool, v *fa
 			e.validateRanks(at, m.Connector, engines, v)
 			e.validateBootstrap(at, m.Connector, list.key == "prefill", v)
 			e.validateStock(at, m.Connector, v)
+			e.Placement.validate(at, v)
 		}
 	}
 }

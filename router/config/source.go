@@ -38,6 +38,8 @@ type Source struct {
 	TensorParallel int `yaml:"tensor_parallel"`
 	// RequestIDRandomizationDisabled is each engine's request_id_randomization_disabled; for dns.
 	RequestIDRandomizationDisabled bool `yaml:"request_id_randomization_disabled"`
+	// Placement is each engine's; for dns.
+	Placement `yaml:",inline"`
 	// BearerTokenFile is each engine's bearer_token_file; for dns.
 	BearerTokenFile string `yaml:"bearer_token_file"`
 	// TLS is each engine's tls; for dns. The engines' URLs have addresses for hosts: server_name is needed unless their
@@ -77,6 +79,7 @@ func (s Source) onlyDNS() string {
 		{"names", s.Names != ""}, {"control", s.Control != ""}, {"side_channel", s.SideChannel != ""}, {"bearer_token_file", s.BearerTokenFile != ""}, {"tls", s.TLS != TLS{}},
 		{"data_parallel", s.DataParallel != 0}, {"bootstrap_port", s.BootstrapPort != 0},
 		{"tensor_parallel", s.TensorParallel != 0}, {"request_id_randomization_disabled", s.RequestIDRandomizationDisabled},
+		{"weight", s.Weight != 0}, {"zone", s.Zone != ""}, {"prompt_tokens", s.PromptTokens != TokenRange{}},
 		{"allow", s.Allow != nil}, {"server", s.Server != ""}, {"gone_after", s.GoneAfter != 0}, {"max_stale", s.MaxStale != 0},
 	} {
 		if f.set {
@@ -154,6 +157,7 @@ func (s Source) validateDNS(key, connectorName string, v *faults) {
 	example.validateRanks(key, connectorName, map[string]bool{}, v)
 	example.validateBootstrap(key, connectorName, strings.HasSuffix(key, "prefill_from"), v)
 	example.validateStock(key, connectorName, v)
+	s.Placement.validate(key, v)
 	s.TLS.validate(key+".tls", strings.HasPrefix(s.DNS, "https:") || strings.HasPrefix(s.Control, "https:"), v)
 	if s.Allow != nil && len(s.Allow) == 0 {
 		v.add(key+".allow", "is empty", "networks such as 10.0.0.0/8, or no such key")
@@ -183,7 +187,7 @@ func (s Source) Engine(role string, at netip.AddrPort) Engine {
 		name = role
 	}
 	e := Engine{Name: name + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(host) + "-" + strconv.Itoa(int(at.Port())), BearerTokenFile: s.BearerTokenFile, TLS: s.TLS,
-		DataParallel: s.DataParallel, BootstrapPort: s.BootstrapPort, TensorParallel: s.TensorParallel, RequestIDRandomizationDisabled: s.RequestIDRandomizationDisabled}
+		DataParallel: s.DataParallel, BootstrapPort: s.BootstrapPort, TensorParallel: s.TensorParallel, RequestIDRandomizationDisabled: s.RequestIDRandomizationDisabled, Placement: s.Placement}
 	if addr.Is6() {
 		host = "[" + host + "]"
 	}

@@ -81,6 +81,9 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 	if e = q.check(body, c.Response().Header.Set); e != nil {
 		return srv.reject(c, e)
 	}
+	if q.Model.UsesSessions() {
+		q.Session = sessionOf(h, q.Body)
+	}
 	if q.Model.ForwardsAuthorization {
 		q.forwardAuthorization(h)
 	}

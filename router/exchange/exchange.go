@@ -123,6 +123,7 @@ type Request struct {
 	Subject  string        // who asks
 	Tenant   string        // whose the response is, if an engine keeps it
 	Retried  bool          // the client says that it has asked before
+	Session  uint64        // a hash of what names its session; 0 if nothing does, or the policy does not look at it
 	Pin      *fleet.Engine // the only one that can serve it; nil if there may be others
 
 	Forwarded *leg.Forwarded
@@ -202,7 +203,7 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 	x.deadlineTimer = time.AfterFunc(x.due.Sub(now), func() {
 		x.deliver(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
-	x.selection.Init(s.Fleet, m, b.Shape, q.Pin, q.Adapter)
+	x.selection.Init(s.Fleet, m, b.Shape, q.Pin, q.Adapter, q.Session)
 	if !all.live.add(x) { // the gateway stops
 		x.shutDown()
 	}

@@ -12,6 +12,7 @@ import (
 
 	"pdrouter/internal/background"
 	"pdrouter/metadata"
+	"pdrouter/policies"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
@@ -37,6 +38,7 @@ type Engine struct {
 	reachability             // whether it takes connections
 	run                      // which run of it answers, and what that run says
 	Draining     atomic.Bool // it takes no more requests
+	placement    atomic.Pointer[policies.Placement]
 	Health       health.State
 	HandOff      HandOff // of a prefill engine
 }
@@ -64,7 +66,7 @@ type Origin struct {
 func newEngine(ec config.Engine, rank int, m *Model, role metadata.Role, cfg config.Config, keys *config.Secrets, control *http.Client) (*Engine, error) {
 	conn := m.Connector
 	from := Origin{Entry: ec, model: m.Name, Connector: conn, Role: role}
-	from.Entry.Drain = false
+	from.Entry.Drain, from.Entry.Placement = false, config.Placement{} // they may change while it serves
 	up, err := upstream.New(ec.URL)
 	if err != nil {
 		return nil, err
@@ -77,6 +79,7 @@ func newEngine(ec config.Engine, rank int, m *Model, role metadata.Role, cfg con
 	e.setLimits(cfg)
 	e.Generation.Store(1)
 	e.Draining.Store(ec.Drain)
+	e.placement.Store(placementOf(ec.Placement))
 	e.Publishes = conn.Traits().Publishes
 	e.Bootstrap = connector.BootstrapOf(ec.URL, ec.BootstrapPort)
 	if conn.Traits().Stock != nil {
@@ -95,6 +98,14 @@ func newEngine(ec config.Engine, rank int, m *Model, role metadata.Role, cfg con
 	}
 	e.Origin = from
 	return e, nil
+}
+
+// placementOf returns what policies may know of an engine's placement; nil if nothing is configured.
+func placementOf(p config.Placement) *policies.Placement {
+	if p == (config.Placement{}) {
+		return nil
+	}
+	return &policies.Placement{Weight: p.Weight, Zone: p.Zone, PromptTokens: [2]int{p.PromptTokens.Min, p.PromptTokens.Max}}
 }
 
 // setLimits applies the limits of the current configuration to the engine.

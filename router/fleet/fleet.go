@@ -60,6 +60,8 @@ type Fleet struct {
 	pairs   map[[2]string]*Pair // by the names of prefill and decode
 	drains  map[string]bool     // the names of those that take no more requests
 
+	placements map[string]config.Placement // by name
+
 	health     config.Health
 	planner    Planner
 	published  Records
@@ -85,6 +87,7 @@ type Model struct {
 	Retries               *admission.RetryBudget  // outlives a reload
 	ForwardsAuthorization bool                    // its engines receive the clients' credentials
 	usesPrefixes          [roleCount]bool         // the policy looks at what the role's engines have of a prompt
+	usesSessions          bool                    // the policy looks at which session a request is of
 	panicMode             [roleCount]atomic.Bool  // the role's engines are used although they are ejected
 	comparedAt            [roleCount]atomic.Int64 // when their times were compared, in nanoseconds
 	Queue                 *admission.Queue        // outlives a reload
@@ -125,7 +128,7 @@ func (m *Model) PairAt(p, d int) *Pair { return m.Pairs[p*len(m.Decode)+d] }
 // New returns the fleet of a configuration. Engines, pairs and models that was has too are carried over with all that is known of them;
 // was may be empty. Files are read through secrets. The new fleet takes effect with Begin.
 func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*Fleet, error) {
-	f := &Fleet{Models: make(map[string]*Model, len(cfg.Models)), named: map[string]*Engine{}, pairs: map[[2]string]*Pair{}, drains: map[string]bool{},
+	f := &Fleet{Models: make(map[string]*Model, len(cfg.Models)), named: map[string]*Engine{}, pairs: map[[2]string]*Pair{}, drains: map[string]bool{}, placements: map[string]config.Placement{},
 		health: cfg.Health, planner: parts.Planner, published: parts.Records, handshakes: parts.Handshakes, log: parts.Log, prompts: was.prompts,
 		Secrets: secrets, secured: map[*Engine]*tls.Config{}, ranks: map[string][]*Engine{}}
 	if f.prompts == nil {
@@ -190,7 +193,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 					if e.RankOf != "" {
 						f.ranks[e.RankOf] = append(f.ranks[e.RankOf], e)
 					}
-					f.drains[e.Name] = ec.Drain
+					f.drains[e.Name], f.placements[e.Name] = ec.Drain, ec.Placement
 				}
 			}
 		}
@@ -216,6 +219,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 		return nil, errors.Join(unread...)
 	}
 	f.IndexAdapters()
+	f.noteSessions()
 	f.Prefixes = f.newIndex(cfg.Limits.PrefixIndexEntries, was.Prefixes)
 	return f, nil
 }
@@ -231,6 +235,7 @@ func (f *Fleet) Begin(cfg config.Config, was *Fleet) {
 	}
 	for _, e := range f.Engines {
 		e.setLimits(cfg)
+		e.placement.Store(placementOf(f.placements[e.Name]))
 		if drains := f.drains[e.Name]; e.Draining.Swap(drains) && !drains {
 			e.Health.Reset(time.Now())
 		}

@@ -45,15 +45,16 @@ type Selection struct {
 	pin     *Engine // the only decode engine that may serve the request; nil if each may
 	adapter string  // of the model, which not every engine may have; "" is the model itself
 	prompt  *prompt // which engines have its prefix, by the index; nil if the policy does not use it
+	session uint64  // a hash of what names its session
 
 	prefillRoom [4]policies.Engine
 	decodeRoom  [4]policies.Engine
 }
 
 // Init readies a Selection for a request. pin is the only decode engine that may serve it, nil if each may; adapter is the one that the
-// request names, if any.
-func (k *Selection) Init(f *Fleet, m *Model, shape openai.Shape, pin *Engine, adapter string) {
-	k.f, k.m, k.shape, k.pin, k.adapter = f, m, shape, pin, adapter
+// request names, if any; session is a hash of what names its session, 0 if nothing does.
+func (k *Selection) Init(f *Fleet, m *Model, shape openai.Shape, pin *Engine, adapter string, session uint64) {
+	k.f, k.m, k.shape, k.pin, k.adapter, k.session = f, m, shape, pin, adapter, session
 }
 
 // Begin begins a choice among all engines but the excluded. With overloadedToo it may be one that has asked for no requests now, if no
@@ -67,6 +68,7 @@ func (k *Selection) Choose(q policies.Request) (policies.Choice, policies.Fleet)
 	if k.m.Connector.Traits().Mode == dispatch.Alone {
 		q.Unsplittable = policies.Aggregated
 	}
+	q.Session = k.session
 	k.noHandOff = false
 	c, f := k.chooseInRounds(k.m.requireSplit(q))
 	if c.Reason == policies.NoPair && c.Decode >= 0 && k.noHandOff {
@@ -77,7 +79,7 @@ func (k *Selection) Choose(q policies.Request) (policies.Choice, policies.Fleet)
 
 // ChooseDecode chooses another decode engine for a stream that has begun.
 func (k *Selection) ChooseDecode() policies.Choice {
-	c, _ := k.chooseInRounds(policies.Request{Model: k.m.Name, Unsplittable: "continued"})
+	c, _ := k.chooseInRounds(policies.Request{Model: k.m.Name, Unsplittable: "continued", Session: k.session})
 	return c
 }
 
@@ -104,7 +106,7 @@ func (k *Selection) list(dst []policies.Engine, engines []*Engine, percent int) 
 	slowStart := *k.f.health.SlowStart
 	may := func(e *Engine) bool { return e.Usable() && (!k.provenOnly || e.proven.Load()) }
 	for _, e := range engines {
-		p := policies.Engine{Name: e.Name, InFlight: int(e.InFlight.Load())}
+		p := policies.Engine{Name: e.Name, InFlight: int(e.InFlight.Load()), Place: e.placement.Load()}
 		if may(e) {
 			stand := e.Health.Standing(k.Now, slowStart)
 			p.Usable, p.Share = stand.Out == health.InUse && !k.excluded.Has(e), stand.Share

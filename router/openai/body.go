@@ -59,6 +59,7 @@ type Body struct {
 	promptBytes  int     // bytes of text in prompt or messages, JSON escapes counted as written
 	promptIDs    int     // token ids in prompt
 	Salt         []byte  // cache_salt as it was written; nil if absent
+	SessionKey   []byte  // prompt_cache_key, else user, as it was written; nil if both are absent
 	Sealed       string  // what both legs carry as cache_salt instead, JSON; "" leaves the client's own
 	MediaIDs     *Sealer // makes the media ids that both legs carry; nil leaves the client's own
 	Previous     string  // of which kept answer this one is the next; "" if of none
@@ -156,6 +157,7 @@ type bodyParser struct {
 	echo, beam               bool
 	promptLogprobs, embeds   bool
 	truncates, background    bool
+	cacheKeyed               bool // prompt_cache_key was there
 	serverTools              bool
 	mediaIDs                 int
 	sent                     string // the transfer field that the client sent

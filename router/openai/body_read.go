@@ -49,6 +49,14 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 			p.refuse(reason.BadField, f.param, "must be a string")
 		}
 		p.own(ownSalt, in, m)
+	case meansCacheKey:
+		if key := p.written(); key != nil {
+			b.SessionKey, p.cacheKeyed = key, true
+		}
+	case meansUser:
+		if user := p.written(); !p.cacheKeyed {
+			b.SessionKey = user
+		}
 	case meansRequestID:
 		p.Value(p.depth)
 		p.own(ownRequestID, in, m)
@@ -84,6 +92,15 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 	default:
 		p.readPrompt(f)
 	}
+}
+
+// written reads a value and returns it as it was written, if it is text; else nil.
+func (p *bodyParser) written() []byte {
+	from, c := p.Pos, p.Peek()
+	if !p.Value(p.depth) || c != '"' {
+		return nil
+	}
+	return p.Bytes[from:p.Pos]
 }
 
 // readPrompt reads the members that say what is asked, and how much of it there may be.

@@ -23,6 +23,8 @@ const (
 	meansMinTokens
 	meansSalt
 	meansRequestID
+	meansCacheKey // what the client calls prompts that begin alike
+	meansUser     // what the client calls its own user
 	meansLever    // how engines tell their operators of the request, or name what they keep between requests
 	meansPriority // how soon the engine begins: the less the sooner
 	meansExtraKey // which of the engine's caches the request shares
@@ -72,6 +74,7 @@ type meanings map[string]meaning
 
 // everywhere are the members that every shape has.
 var everywhere = meanings{
+	"prompt_cache_key": meansCacheKey, "user": meansUser,
 	"model": meansModel, "stream": meansStream, "cache_salt": meansSalt, "request_id": meansRequestID,
 	"kv_transfer_params": meansTransfer, "ec_transfer_params": meansTransfer,
 	"bootstrap_host": meansTransfer, "bootstrap_port": meansTransfer, "bootstrap_room": meansTransfer, "bootstrap_pair_key": meansTransfer,

@@ -12,7 +12,7 @@ func TestStartingEnginesGetTheirShare(t *testing.T) {
 	const draws = 20000
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 5))
-		by := picker(seed % uint64(prefix+1))
+		by := presets[seed%uint64(len(presets))].name
 		pol := plainPolicy(t, by)
 		n := 2 + rng.IntN(6)
 		f := Fleet{Decode: engines(make([]int, n)...)}
@@ -41,9 +41,9 @@ func TestStartingEnginesGetTheirShare(t *testing.T) {
 
 // TestAllStarting: engines that all start share evenly, however far each is.
 func TestAllStarting(t *testing.T) {
-	for by := roundRobin; by <= prefix; by++ {
+	for _, by := range presetNames() {
 		pol := plainPolicy(t, by)
-		rng := rand.New(rand.NewPCG(9, uint64(by)))
+		rng := rand.New(rand.NewPCG(9, nameHash(by)))
 		f := Fleet{Decode: engines(1, 1, 1, 1)}
 		for i := range f.Decode {
 			f.Decode[i].Share = 0.1 + 0.2*float64(i)
@@ -66,7 +66,7 @@ func TestAllStarting(t *testing.T) {
 func TestStartingProperties(t *testing.T) {
 	for seed := range uint64(1000) {
 		rng := rand.New(rand.NewPCG(seed, 2))
-		by := picker(rng.IntN(int(prefix) + 1))
+		by := presets[rng.IntN(len(presets))].name
 		pol := plainPolicy(t, by)
 		f := Fleet{Prefill: randomEngines(rng), Decode: randomEngines(rng)}
 		for _, es := range [][]Engine{f.Prefill, f.Decode} {
@@ -81,7 +81,7 @@ func TestStartingProperties(t *testing.T) {
 		f.Pairable = func(p, d int) bool { return pairs[p*8+d] }
 		draw := Draw{Turn: rng.Uint64(), Random: rng.Uint64()}
 		c := pol.Choose(Request{PromptTokens: 1}, f, draw)
-		if err := holds(f, c, random); err != nil { // by no load: one that starts may have the least and not be chosen
+		if err := holds(f, c, "random"); err != nil { // by no load: one that starts may have the least and not be chosen
 			t.Fatalf("seed %d, %s: %v\nfleet %+v\nchoice %+v", seed, by, err, f, c)
 		}
 		if again := pol.Choose(Request{PromptTokens: 1}, f, draw); fmt.Sprint(again) != fmt.Sprint(c) {
@@ -93,7 +93,7 @@ func TestStartingProperties(t *testing.T) {
 func TestChooseStartingAllocatesNothing(t *testing.T) {
 	f := bigFleet(16)
 	f.Prefill[3].Share, f.Decode[5].Share = 0.3, 0.2
-	for by := roundRobin; by <= prefix; by++ {
+	for _, by := range presetNames() {
 		pol := plainPolicy(t, by)
 		draw := Draw{Random: 0x9e3779b97f4a7c15}
 		if allocs := testing.AllocsPerRun(200, func() { draw.Turn++; pol.Choose(Request{PromptTokens: 10}, f, draw) }); allocs != 0 {

@@ -1,0 +1,207 @@
+package policies
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// composed has the same role for both, written in YAML.
+func composed(t *testing.T, role string) *Policy {
+	t.Helper()
+	p, err := Parse("test.yaml", []byte("default: {prefill: "+role+", decode: "+role+"}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestComposed weighs scorers against each other, with filters before them.
+func TestComposed(t *testing.T) {
+	in := func(zone string, weight float64, inFlight, cached int) Engine {
+		return Engine{Usable: true, InFlight: inFlight, Cached: cached, Place: &Placement{Zone: zone, Weight: weight}}
+	}
+	for name, tt := range map[string]struct {
+		role    string
+		engines []Engine
+		want    int
+		why     string
+	}{
+		"weights decide":                     {"{scorers: [{name: load}, {name: prefix, weight: 2}]}", []Engine{in("", 0, 0, 0), in("", 0, 9, 1000)}, 1, "decode scored 2.00 (another 1.00)"},
+		"the other way round":                {"{scorers: [{name: load, weight: 2}, prefix]}", []Engine{in("", 0, 0, 0), in("", 0, 9, 1000)}, 0, "decode scored 2.00 (another 1.00)"},
+		"a zone is preferred":                {"{filters: [{name: zone, zone: a}], scorers: [load]}", []Engine{in("b", 0, 0, 0), in("a", 0, 9, 0)}, 1, "decode scored 1.00"},
+		"and left if it has no engine":       {"{filters: [{name: zone, zone: a}], scorers: [load]}", []Engine{in("b", 0, 0, 0), in("c", 0, 9, 0)}, 0, "decode scored 1.00 (another 0.00)"},
+		"unless it is strict":                {"{filters: [{name: zone, zone: a, strict: true}], scorers: [load]}", []Engine{in("b", 0, 0, 0), in("c", 0, 9, 0)}, -1, "nobody (rule default)"},
+		"a filter beside a preset":           {"{policy: least_load, filters: [{name: zone, zone: a}]}", []Engine{in("b", 0, 0, 0), in("a", 0, 9, 0)}, 1, "decode least_load 9"},
+		"a zone counts for something":        {"{scorers: [{name: zone, zone: a, weight: 0.5}, load]}", []Engine{in("b", 0, 0, 0), in("a", 0, 1, 0), in("a", 0, 9, 0)}, 1, "decode scored 1.39 (another 1.00)"},
+		"far ahead":                          {"{filters: [{name: ahead, requests: 5}], scorers: [prefix]}", []Engine{in("", 0, 0, 0), in("", 0, 5, 1000)}, 0, "decode scored 0.00"},
+		"not far ahead":                      {"{filters: [{name: ahead, requests: 6}], scorers: [prefix]}", []Engine{in("", 0, 0, 0), in("", 0, 5, 1000)}, 1, "decode scored 1.00 (another 0.00)"},
+		"round robin looks at no scores":     {"{scorers: [load], picker: round_robin}", []Engine{in("", 0, 9, 0), in("", 0, 0, 0)}, 0, "decode scored 0.00"},
+		"least backlog":                      {"{scorers: [backlog]}", []Engine{{Usable: true, Backlog: 9}, {Usable: true, Backlog: 8}}, 1, "decode scored 1.00 (another 0.00)"},
+		"nothing is known of the engine":     {"{filters: [prompt_tokens], scorers: [zone]}", []Engine{{Usable: true}}, 0, "decode scored 1.00"},
+		"all get nothing of weighted random": {"{scorers: [prefix], picker: weighted_random}", []Engine{{Usable: true}}, 0, "decode scored 0.00"},
+		"one gets all of weighted random":    {"{scorers: [prefix], picker: weighted_random}", []Engine{{Usable: true}, {Usable: true, Cached: 1}, {Usable: true}}, 1, "decode scored 0.00"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := composed(t, tt.role).Choose(Request{PromptTokens: 1000, Unsplittable: Aggregated}, Fleet{Decode: tt.engines}, Draw{})
+			if c.Decode != tt.want || c.Why() != tt.why {
+				t.Errorf("engine %d, %q; want %d, %q", c.Decode, c.Why(), tt.want, tt.why)
+			}
+		})
+	}
+}
+
+// TestPromptTokens: engines that are meant for some lengths of prompts get these.
+func TestPromptTokens(t *testing.T) {
+	p := composed(t, "{policy: least_load, filters: [{name: prompt_tokens, strict: true}]}")
+	f := Fleet{Decode: []Engine{
+		{Usable: true, InFlight: 9, Place: &Placement{PromptTokens: [2]int{0, 100}}},
+		{Usable: true, Place: &Placement{PromptTokens: [2]int{101, 0}}},
+	}}
+	for tokens, want := range map[int]int{0: 0, 100: 0, 101: 1, 1 << 20: 1} {
+		if c := p.Choose(Request{PromptTokens: tokens, Unsplittable: Aggregated}, f, Draw{}); c.Decode != want {
+			t.Errorf("%d tokens: engine %d; want %d", tokens, c.Decode, want)
+		}
+	}
+}
+
+// TestZoneOfPartner: a decode engine is taken of the zone of the prefill engine.
+func TestZoneOfPartner(t *testing.T) {
+	p := composed(t, "{policy: round_robin, filters: [zone]}")
+	var f Fleet
+	for _, zone := range []string{"a", "b", ""} {
+		e := Engine{Usable: true, Place: &Placement{Zone: zone}}
+		f.Prefill, f.Decode = append(f.Prefill, e), append(f.Decode, e)
+	}
+	for turn := range uint64(30) {
+		c := p.Choose(Request{}, f, Draw{Turn: turn})
+		if zone := f.Prefill[c.Prefill].zone(); zone != "" && f.Decode[c.Decode].zone() != zone {
+			t.Errorf("turn %d: zones %q and %q", turn, zone, f.Decode[c.Decode].zone())
+		}
+	}
+}
+
+// TestSession: the requests of a session have one engine, sessions spread evenly, an engine that goes moves only its own, and one that is far
+// ahead of others is passed over.
+func TestSession(t *testing.T) {
+	p := plainPolicy(t, "session")
+	f := Fleet{Decode: engines(1, 0, 3, 2)}
+	choose := func(f Fleet, session, turn uint64) int {
+		return p.Choose(Request{Unsplittable: Aggregated, Session: session}, f, Draw{Turn: turn, Random: mix(turn)}).Decode
+	}
+	counts, without3 := make([]int, 4), Fleet{Decode: without(engines(1, 0, 3, 2), 3)}
+	for s := uint64(1); s <= 4000; s++ {
+		home := choose(f, mix(s), 0)
+		counts[home]++
+		for turn := range uint64(5) {
+			if got := choose(f, mix(s), turn); got != home {
+				t.Fatalf("session %d: engine %d, then %d", s, home, got)
+			}
+		}
+		if got := choose(without3, mix(s), 0); home != 3 && got != home {
+			t.Fatalf("session %d moved from %d to %d as engine 3 left", s, home, got)
+		}
+	}
+	for i, n := range counts {
+		if n < 900 || n > 1100 {
+			t.Errorf("engine %d is the home of %d of 4000 sessions; want about 1000", i, n)
+		}
+	}
+	home := choose(f, mix(1), 0)
+	f.Decode[home].InFlight = mostAhead
+	if got := choose(f, mix(1), 0); got == home {
+		t.Errorf("the home has %d more requests in flight than another, and still gets more", mostAhead)
+	}
+	if got := choose(Fleet{Decode: engines(1, 0, 3, 2)}, 0, 0); got != 1 {
+		t.Errorf("a request without a session: engine %d; want 1, which has the least to do", got)
+	}
+}
+
+// TestWeight: an engine with a weight gets that part of what it would get, by every policy.
+func TestWeight(t *testing.T) {
+	const draws = 40000
+	for _, by := range presetNames() {
+		p, rng := plainPolicy(t, by), rand.New(rand.NewPCG(3, nameHash(by)))
+		f := Fleet{Decode: engines(1, 1, 1, 1)}
+		f.Decode[2].Place = &Placement{Weight: 0.1}
+		f.Decode[2].InFlight = 0
+		got := 0
+		for turn := range uint64(draws) {
+			if p.Choose(Request{Unsplittable: Aggregated, Session: rng.Uint64()}, f, Draw{Turn: turn, Random: rng.Uint64()}).Decode == 2 {
+				got++
+			}
+		}
+		if want := draws / 4 / 10; got < want*8/10 || got > want*12/10 {
+			t.Errorf("%s: the canary got %d of %d requests; want about %d", by, got, draws, want)
+		}
+	}
+}
+
+// TestWeightedRandom: odds in proportion to the score.
+func TestWeightedRandom(t *testing.T) {
+	p, rng := composed(t, "{scorers: [prefix], picker: weighted_random}"), rand.New(rand.NewPCG(8, 8))
+	f := Fleet{Decode: engines(0, 0, 0)}
+	f.Decode[0].Cached, f.Decode[1].Cached = 100, 300
+	counts := make([]int, 3)
+	for range 4000 {
+		counts[p.Choose(Request{PromptTokens: 400, Unsplittable: Aggregated}, f, Draw{Random: rng.Uint64()}).Decode]++
+	}
+	if counts[0] < 900 || counts[0] > 1100 || counts[2] != 0 {
+		t.Errorf("chosen %d times; want about 1000, 3000, 0", counts)
+	}
+}
+
+// TestComposedAllocatesNothing: whatever is named in the registry.
+func TestComposedAllocatesNothing(t *testing.T) {
+	var all Role
+	for _, e := range filters {
+		all.Filters = append(all.Filters, Part{Name: e.name, Requests: 5})
+	}
+	for _, e := range scorers {
+		all.Scorers = append(all.Scorers, Part{Name: e.name})
+	}
+	f := bigFleet(64)
+	f.Decode[3].Place = &Placement{Weight: 0.5}
+	for _, e := range pickers {
+		all.Picker = e.name
+		for i := range all.Filters {
+			if all.Filters[i].Name != "ahead" {
+				all.Filters[i].Requests = 0
+			}
+		}
+		p, err := New(Config{Default: Choosing{Prefill: all, Decode: all}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		draw := Draw{Random: 0x9e3779b97f4a7c15}
+		if n := testing.AllocsPerRun(200, func() {
+			draw.Turn++
+			draw.Random = mix(draw.Random)
+			p.Choose(Request{PromptTokens: 10, Session: 7}, f, draw)
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", e.name, n)
+		}
+	}
+}
+
+// TestComposedMistakes names each mistake and where it is.
+func TestComposedMistakes(t *testing.T) {
+	for role, want := range map[string]string{
+		"{scorers: [lode]}":                               `default.decode.scorers[0].name is "lode"; want ` + alternatives(namesOf(scorers)),
+		"{filters: [zones], scorers: [load]}":             `default.decode.filters[0].name is "zones"; want ` + alternatives(namesOf(filters)),
+		"{scorers: [load], picker: worst}":                `default.decode.picker is "worst"; want ` + alternatives(namesOf(pickers)),
+		"{policy: prefix, scorers: [load]}":               `default.decode.scorers is set beside policy; want one of them`,
+		"{policy: prefix, picker: best}":                  `default.decode.picker is set beside policy; want one of them`,
+		"{filters: [ahead]}":                              `default.decode.filters[0].requests is 0; want 1 or more`,
+		"{scorers: [{name: load, weight: -1}]}":           `default.decode.scorers[0] "load": weight is -1; want more than 0`,
+		"{scorers: [{name: load, zone: a}]}":              `default.decode.scorers[0] "load": zone is set; load has no such key`,
+		"{scorers: [{name: load, strict: true}]}":         `default.decode.scorers[0] "load": strict is set; load has no such key`,
+		"{filters: [{name: zone, weight: 1}]}":            `default.decode.filters[0] "zone": weight is set; zone has no such key`,
+		"{filters: [{name: prompt_tokens, requests: 4}]}": `default.decode.filters[0] "prompt_tokens": requests is set; prompt_tokens has no such key`,
+	} {
+		_, err := Parse("p.yaml", []byte("default: {decode: "+role+"}"))
+		if got := fmt.Sprint(err); got != "p.yaml:1: "+want {
+			t.Errorf("%s:\n got %s\nwant p.yaml:1: %s", role, got, want)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package policies
+
+import (
+	"slices"
+	"strings"
+)
+
+// entry is something that a configuration can name.
+type entry[T any] struct {
+	name string
+	make func(p Part) T
+	// prefix says that it looks at Engine.Cached or Engine.Backlog.
+	prefix bool
+	// session says that it looks at Request.Session.
+	session bool
+	// uses are the keys of Part, beside name, that mean something to it.
+	uses []string
+}
+
+var filters = []entry[Filter]{
+	{name: "ahead", make: func(p Part) Filter { return ahead{p.Requests} }, uses: []string{"requests"}},
+	{name: "prompt_tokens", make: func(Part) Filter { return promptTokens{} }},
+	{name: "zone", make: func(p Part) Filter { return zone{p.Zone} }, uses: []string{"zone"}},
+}
+
+var scorers = []entry[Scorer]{
+	{name: "load", make: func(Part) Scorer { return load{} }},
+	{name: "backlog", make: func(Part) Scorer { return backlog{} }, prefix: true},
+	{name: "prefix", make: func(Part) Scorer { return cached{} }, prefix: true},
+	{name: "least_work", make: func(Part) Scorer { return leastWork{} }, prefix: true},
+	{name: "session", make: func(Part) Scorer { return session{} }, session: true},
+	{name: "zone", make: func(p Part) Scorer { return zone{p.Zone} }, uses: []string{"zone"}},
+}
+
+var pickers = []entry[Picker]{
+	{name: "best", make: func(Part) Picker { return best{} }},
+	{name: "power_of_two", make: func(Part) Picker { return powerOfTwo{} }},
+	{name: "weighted_random", make: func(Part) Picker { return weightedRandom{} }},
+	{name: "round_robin", make: func(Part) Picker { return roundRobin{} }},
+	{name: "random", make: func(Part) Picker { return random{} }},
+}
+
+// presets are policies with a name of their own.
+var presets = []struct {
+	name string
+	of   Role
+}{
+	{"round_robin", Role{Picker: "round_robin"}},
+	{"random", Role{Picker: "random"}},
+	{"least_load", Role{Scorers: []Part{{Name: "load"}}}},
+	{"power_of_two", Role{Scorers: []Part{{Name: "load"}}, Picker: "power_of_two"}},
+	{"prefix", Role{Filters: []Part{{Name: "ahead", Requests: mostAhead}}, Scorers: []Part{{Name: "least_work"}}}},
+	{"session", Role{Filters: []Part{{Name: "ahead", Requests: mostAhead}}, Scorers: []Part{{Name: "session", Weight: 2}, {Name: "load"}}}},
+}
+
+// scored is the name in messages of a role that is no preset.
+const scored = "scored"
+
+// find returns the entry with a name.
+func find[T any](from []entry[T], name string) (entry[T], bool) {
+	i := slices.IndexFunc(from, func(e entry[T]) bool { return e.name == name })
+	if i < 0 {
+		return entry[T]{}, false
+	}
+	return from[i], true
+}
+
+// preset returns the preset with a name.
+func preset(name string) (Role, bool) {
+	for _, p := range presets {
+		if p.name == name {
+			return p.of, true
+		}
+	}
+	return Role{}, false
+}
+
+// alternatives lists names for messages: "a, b or c".
+func alternatives(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
+
+func namesOf[T any](from []entry[T]) []string {
+	var names []string
+	for _, e := range from {
+		names = append(names, e.name)
+	}
+	return names
+}
+
+func presetNames() []string {
+	var names []string
+	for _, p := range presets {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// newRole makes a role of a validated Role.
+func newRole(r Role) *role {
+	out := &role{name: scored}
+	if r.Policy != "" {
+		of, _ := preset(r.Policy)
+		out.name, r.Scorers, r.Picker, r.Filters = r.Policy, of.Scorers, of.Picker, append(slices.Clone(r.Filters), of.Filters...)
+	}
+	for _, p := range r.Filters {
+		e, _ := find(filters, p.Name)
+		out.filters, out.prefix = append(out.filters, filter{e.make(p), p.Strict}), out.prefix || e.prefix
+	}
+	for _, p := range r.Scorers {
+		e, _ := find(scorers, p.Name)
+		weight := 1.0
+		if p.Weight > 0 {
+			weight = p.Weight
+		}
+		out.scorers, out.prefix = append(out.scorers, scorer{e.make(p), weight}), out.prefix || e.prefix
+		out.session = out.session || e.session
+	}
+	if r.Picker == "" {
+		r.Picker = "best"
+	}
+	e, _ := find(pickers, r.Picker)
+	out.picker = e.make(Part{})
+	return out
+}

@@ -1,0 +1,15 @@
+package fleet
+
+// noteSessions notes which models' policies look at the session of a request.
+func (f *Fleet) noteSessions() {
+	planner, can := f.planner.(interface{ Sessions(model string) bool })
+	if !can {
+		return
+	}
+	for _, m := range f.Models {
+		m.usesSessions = planner.Sessions(m.Name)
+	}
+}
+
+// UsesSessions reports whether it matters for the model which session a request is of.
+func (m *Model) UsesSessions() bool { return m.usesSessions }
