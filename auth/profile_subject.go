@@ -20,7 +20,7 @@ type SubjectRule struct {
 	Role    string   `yaml:"role"`    // for agents: of that engine: prefill, decode or both
 	Scopes  []string `yaml:"scopes"`  // what the bearer may do
 	Models  []string `yaml:"models"`  // for clients: the models it may name; none means all
-	Tenant  string   `yaml:"tenant"`  // for clients: whom its use is counted under, behind the issuer and |; default its subject
+	Tenant  string   `yaml:"tenant"`  // for clients: the name in issuer|name under which its use is counted; default its subject
 	Limits  Limits   `yaml:"limits"`  // for clients: of its use
 }
 

@@ -32,9 +32,9 @@ type Choosing struct {
 	Prefill Role `yaml:"prefill"`
 	// Decode is how the decode engine is chosen, or the engine of connector none; written as prefill is.
 	Decode Role `yaml:"decode"`
-	// AfterFailure says what happens if decode fails when the client has part of its stream: "cut" (default) tells it so;
-	// "continue" has another decode engine go on from the tokens already sent, where temperature is 0, so that the text is what
-	// one engine would have said; "continue_always" also where it is not.
+	// AfterFailure says what happens if decode fails when the client has part of its stream. "cut" (default): the stream ends with an error.
+	// "continue": another decode engine goes on from the tokens already sent, where temperature is 0, so that the text is what one engine
+	// would have said. "continue_always": also where it is not.
 	AfterFailure string `yaml:"after_failure"`
 }
 

@@ -23,7 +23,7 @@ type JWKSConfig struct {
 	// MinInterval is the least time between two questions, whatever happens: an unknown key id or a failure may bring a
 	// question forward, but not nearer than this. Default 10s; 1s to refresh.
 	MinInterval time.Duration `yaml:"min_interval"`
-	// MaxStale is how long the last good set is believed while no newer one can be had. After it the issuer's tokens are
+	// MaxStale is how long the last good set is used while the issuer cannot be reached. After it the issuer's tokens are
 	// answered 503, until it can be asked again. An attacker who keeps the gateway from the issuer can use a
 	// withdrawn key for this long; a shorter outage costs nothing. Default 24h, the longest life of a token by
 	// default: no token from before the outage is valid after it. More than refresh, and at most 168h.

@@ -12,9 +12,19 @@ import (
 
 func schemaCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "schema", Short: "Print the JSON Schema of the configuration file, for editors.", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := io.WriteString(c.OutOrStdout(), configfile.Schema)
+		Use: "schema [config|policy|engines]", Short: "Print the JSON Schema of a configuration file, for editors.",
+		Long:      "Print the JSON Schema of the configuration file, of a policy file or of a file of engines, for editors.",
+		ValidArgs: []string{"config", "policy", "engines"}, Args: cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+		RunE: func(c *cobra.Command, args []string) error {
+			text := configfile.Schema
+			switch {
+			case len(args) == 0:
+			case args[0] == "policy":
+				text = configfile.PolicySchema
+			case args[0] == "engines":
+				text = configfile.EnginesSchema
+			}
+			_, err := io.WriteString(c.OutOrStdout(), text)
 			return err
 		},
 	}

@@ -9,8 +9,13 @@ import (
 )
 
 func TestConfigSchemaIsPrinted(t *testing.T) {
-	if printed := call(t, "config", "schema"); printed != configfile.Schema {
-		t.Errorf("pdrouter config schema prints %d bytes; want the schema's %d", len(printed), len(configfile.Schema))
+	for name, want := range map[string]string{"config": configfile.Schema, "policy": configfile.PolicySchema, "engines": configfile.EnginesSchema} {
+		if printed := call(t, "config", "schema", name); printed != want {
+			t.Errorf("pdrouter config schema %s prints %d bytes; want the schema's %d", name, len(printed), len(want))
+		}
+	}
+	if call(t, "config", "schema") != configfile.Schema {
+		t.Error("pdrouter config schema prints another schema than that of the configuration")
 	}
 }
 

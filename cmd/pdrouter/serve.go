@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,11 +22,17 @@ import (
 )
 
 func serveCommand() *cobra.Command {
-	c := &cobra.Command{Use: "serve", Short: "Run the gateway.", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "serve [FILE]", Short: "Run the gateway.", Args: cobra.MaximumNArgs(1)}
 	c.Long = serveAbout
 	path := configFlag(c)
 	learned := learnFlags(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := learned.check(c, args); err != nil {
+			return err
+		}
+		if err := configArgument(c, path, args); err != nil {
+			return err
+		}
 		load := func() (*configfile.Loaded, error) { return configfile.Load(*path) }
 		if learned.on() {
 			text, err := learned.learn(c.Context(), c.ErrOrStderr())
@@ -36,6 +43,9 @@ func serveCommand() *cobra.Command {
 			load = func() (*configfile.Loaded, error) { return configfile.Parse("", text) }
 		}
 		l, err := load()
+		if errors.Is(err, os.ErrNotExist) && *path == defaultConfig && !c.Flags().Changed("config") {
+			return fmt.Errorf("no configuration: give -c FILE, or engines by --prefill and --decode or by --engine (%w)", err)
+		}
 		if err != nil {
 			return err
 		}
@@ -79,6 +89,11 @@ func serve(ctx context.Context, l *configfile.Loaded, out io.Writer) error {
 	return g.Run(ctx)
 }
 
+// learnedHead begins what --print-config prints.
+const learnedHead = `# Learned from the engines. configs/ and docs/configuration.md have what else can be set. Every prompt is split; to have decode serve short ones
+# alone: policy: {default: {split: {min_prompt_tokens: 256}}}
+`
+
 const serveAbout = `Run the gateway, with a configuration file or with engines from the command line.
 
   pdrouter serve --prefill http://127.0.0.1:8100 --decode http://127.0.0.1:8200
@@ -91,8 +106,9 @@ channel is, and waits for those that still start. --print-config prints the same
 // learned are the flags of serve that stand for a configuration file.
 type learned struct {
 	inspect.Fleet
-	listen string
-	print  bool
+	listen     string
+	operations string
+	print      bool
 }
 
 func learnFlags(c *cobra.Command) *learned {
@@ -104,14 +120,31 @@ func learnFlags(c *cobra.Command) *learned {
 	f.StringVar(&l.Name, "model", "", "`name` of the model; default: the first that every engine serves")
 	f.StringVar(&l.BearerTokenFile, "bearer-token-file", "", "`file` with the bearer token for the engines")
 	f.StringVar(&l.listen, "listen", "127.0.0.1:8080", "`address` for clients")
+	f.StringVar(&l.operations, "operations", "127.0.0.1:9090", "`address` for health, metrics and /requests")
 	f.DurationVar(&l.Wait, "wait", 10*time.Minute, "how long to wait for engines that do not answer yet")
 	f.BoolVar(&l.print, "print-config", false, "print the configuration that was learned, and serve nothing")
-	for _, name := range []string{"prefill", "decode", "engine"} {
-		c.MarkFlagsMutuallyExclusive("config", name)
-	}
-	c.MarkFlagsRequiredTogether("prefill", "decode")
-	c.MarkFlagsMutuallyExclusive("engine", "prefill")
 	return l
+}
+
+// check refuses flags that do not go together.
+func (l *learned) check(c *cobra.Command, args []string) error {
+	var wrong string
+	switch prefill, decode, engine := len(l.Prefill) > 0, len(l.Decode) > 0, len(l.Engines) > 0; {
+	case prefill != decode:
+		wrong = "--prefill and --decode are only of use together"
+	case engine && prefill:
+		wrong = "--engine is set beside --prefill and --decode; want engines that serve requests alone, or pairs"
+	case l.on() && (c.Flags().Changed("config") || len(args) > 0):
+		wrong = "a configuration file is named beside engines; want one of them"
+	default:
+		for _, url := range slices.Concat(l.Prefill, l.Decode, l.Engines) {
+			if err := config.CheckURL(url); err != nil {
+				return usageError{err, c.CommandPath()}
+			}
+		}
+		return nil
+	}
+	return usageError{errors.New(wrong), c.CommandPath()}
 }
 
 // on reports whether the command line names engines.
@@ -127,6 +160,11 @@ func (l *learned) learn(ctx context.Context, out io.Writer) ([]byte, error) {
 		}
 		return nil, errors.Join(all...)
 	}
-	text, err := configfile.Marshal(configfile.File{Listen: configfile.Listen{Clients: l.listen}, Config: config.Config{Models: []config.Model{m}}})
-	return append([]byte("# Learned from the engines; see configs/ and docs/configuration.md for what else can be set.\n"), text...), err
+	text, err := configfile.Marshal(configfile.File{Listen: configfile.Listen{Clients: l.listen, Operations: l.operations}, Config: config.Config{Models: []config.Model{m}}})
+	if err != nil {
+		return nil, err
+	}
+	text = append([]byte(learnedHead), text...)
+	_, err = configfile.Parse("", text)
+	return text, err
 }

@@ -32,7 +32,7 @@ type File struct {
 	Auth          Auth             `yaml:"auth"`
 	Tenants       Tenants          `yaml:"tenants"`
 	Log           Log              `yaml:"log"`
-	// Reclaim says whether the gateway tells stock engines over NIXL what is not wanted any more: auto (default), if NIXL is
+	// Reclaim says whether the gateway tells stock engines over NIXL which KV blocks may be freed: auto (default), if NIXL is
 	// found and a model's connector is vllm-nixl-push or vllm-nixl-pull, or off.
 	Reclaim string `yaml:"reclaim"`
 	// Replicas is how many gateways serve this configuration behind one address. It only says what they need of each other:

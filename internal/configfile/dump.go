@@ -16,6 +16,14 @@ import (
 //go:embed schema.json
 var Schema string
 
+// PolicySchema is the JSON Schema of a policy file, EnginesSchema that of a file of engines.
+var (
+	//go:embed schema-policy.json
+	PolicySchema string
+	//go:embed schema-engines.json
+	EnginesSchema string
+)
+
 // Dump returns the configuration as a file: what it says, and every default that is not zero. A zero stands for its default, so that what
 // is left out means the same.
 func (l *Loaded) Dump() ([]byte, error) {

@@ -18,13 +18,32 @@ import (
 
 	"pdrouter/internal/golden"
 	"pdrouter/internal/yamlfile"
+	"pdrouter/policies"
 )
 
-// TestConfigurationSchema holds schema.json, which pdrouter config schema prints, against the configuration's own types and their
-// comments. go test ./internal/configfile -run Schema -update writes it.
+// schemaFiles are the files that an editor has a schema for.
+var schemaFiles = []struct {
+	name, title string
+	of          reflect.Type
+	schema      string
+	examples    string
+}{
+	{"schema.json", "The configuration of pdrouter serve", reflect.TypeFor[File](), Schema, "../../configs/*.yaml"},
+	{"schema-policy.json", "A policy file of pdrouter", reflect.TypeFor[policies.Config](), PolicySchema, "../../configs/policy.yaml"},
+	{"schema-engines.json", "A file of engines of pdrouter", reflect.TypeFor[engineFile](), EnginesSchema, "../../configs/engines/*.yaml"},
+}
+
+// TestConfigurationSchema holds the schemas that pdrouter config schema prints against the configuration's own types and their
+// comments. go test ./internal/configfile -run Schema -update writes them.
 func TestConfigurationSchema(t *testing.T) {
+	for _, f := range schemaFiles {
+		schemaOf(t, f.name, f.title, f.of)
+	}
+}
+
+func schemaOf(t *testing.T, name, title string, file reflect.Type) {
+	t.Helper()
 	r := &reference{t: t, root: "../..", comments: map[string]map[string]string{}, seen: map[reflect.Type]string{}, fields: map[string]string{}}
-	file := reflect.TypeFor[File]()
 	r.collect(file)
 	comments := map[string]string{}
 	r.describe(file, comments)
@@ -47,16 +66,21 @@ func TestConfigurationSchema(t *testing.T) {
 		},
 	}
 	schema := reflector.ReflectFromType(file)
-	role := schema.Definitions["policies.Role"]
-	schema.Definitions["policies.Role"] = &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string"}, role}, Description: role.Description}
-	role.Description = ""
-	schema.ID, schema.Title = "", "The configuration of pdrouter serve"
-	schema.PatternProperties = map[string]*jsonschema.Schema{"^x-": jsonschema.TrueSchema}
+	for _, short := range []string{"policies.Role", "policies.Part"} { // whose name alone is short for the section
+		if section := schema.Definitions[short]; section != nil {
+			schema.Definitions[short] = &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string"}, section}, Description: section.Description}
+			section.Description = ""
+		}
+	}
+	schema.ID, schema.Title = "", title
+	if file == reflect.TypeFor[File]() {
+		schema.PatternProperties = map[string]*jsonschema.Schema{"^x-": jsonschema.TrueSchema}
+	}
 	got, err := json.MarshalIndent(schema, "", " ")
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden.Equal(t, "schema.json", string(got)+"\n")
+	golden.Equal(t, name, string(got)+"\n")
 }
 
 // describe collects the comments of a type's fields, and of the types below, under the names that jsonschema looks for.
@@ -142,54 +166,67 @@ func TestConfigDump(t *testing.T) {
 	}
 }
 
-// TestExamplesFitTheSchema: an editor that uses the schema marks nothing in the examples, and marks a mistake.
+// TestExamplesFitTheSchema: an editor that uses the schemas marks nothing in the examples, and marks a mistake.
 func TestExamplesFitTheSchema(t *testing.T) {
-	document, err := validator.UnmarshalJSON(strings.NewReader(Schema))
-	if err != nil {
-		t.Fatal(err)
-	}
-	compiler := validator.NewCompiler()
-	if err := compiler.AddResource("schema.json", document); err != nil {
-		t.Fatal(err)
-	}
-	schema, err := compiler.Compile("schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	check := func(text []byte) error {
-		var value any
-		if err := yaml.Unmarshal(text, &value); err != nil {
-			t.Fatal(err)
-		}
-		return schema.Validate(value)
-	}
-	files, err := filepath.Glob("../../configs/*.yaml")
-	if err != nil || len(files) < 5 {
-		t.Fatal(files, err)
-	}
-	for _, path := range files {
-		if filepath.Base(path) == "policy.yaml" {
-			continue
-		}
-		text, err := os.ReadFile(path)
+	checks := map[string]func([]byte) error{}
+	for _, f := range schemaFiles {
+		document, err := validator.UnmarshalJSON(strings.NewReader(f.schema))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.HasPrefix(text, []byte("# yaml-language-server: $schema=../internal/configfile/schema.json\n")) {
-			t.Errorf("%s does not name the schema for editors", path)
+		compiler := validator.NewCompiler()
+		if err := compiler.AddResource(f.name, document); err != nil {
+			t.Fatal(err)
 		}
-		if err := check(text); err != nil {
-			t.Errorf("%s: %v", path, err)
+		schema, err := compiler.Compile(f.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := func(text []byte) error {
+			var value any
+			if err := yaml.Unmarshal(text, &value); err != nil {
+				t.Fatal(err)
+			}
+			return schema.Validate(value)
+		}
+		checks[f.name] = check
+		files, err := filepath.Glob(f.examples)
+		if err != nil || len(files) == 0 {
+			t.Fatal(files, err)
+		}
+		for _, path := range files {
+			if f.name == "schema.json" && filepath.Base(path) == "policy.yaml" {
+				continue
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			up := strings.Repeat("../", strings.Count(path, "/")-2)
+			if !bytes.HasPrefix(text, []byte("# yaml-language-server: $schema="+up+"internal/configfile/"+f.name+"\n")) {
+				t.Errorf("%s does not name its schema for editors", path)
+			}
+			if err := check(text); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
 		}
 	}
-	for _, role := range []string{"prefix", "{policy: prefix}"} {
-		if err := check([]byte("policy: {default: {decode: " + role + "}}")); err != nil {
-			t.Errorf("decode: %s: %v", role, err)
+	for _, role := range []string{"prefix", "{policy: prefix}", "{scorers: [load, {name: prefix, weight: 2}]}"} {
+		for name, text := range map[string]string{"schema.json": "policy: {default: {decode: " + role + "}}", "schema-policy.json": "default: {decode: " + role + "}"} {
+			if err := checks[name]([]byte(text)); err != nil {
+				t.Errorf("%s: %s: %v", name, text, err)
+			}
 		}
 	}
-	for _, wrong := range []string{"modells: []", "policy: {default: {decode: {polcy: prefix}}}", "policy: {default: {decode: [prefix]}}", "models: [{name: m, engines: [{nam: e}]}]", "timeouts: {prefill: soon}", "limits: {attempts: many}"} {
-		if check([]byte(wrong)) == nil {
-			t.Errorf("%s fits the schema", wrong)
+	for name, all := range map[string][]string{
+		"schema.json":         {"modells: []", "policy: {default: {decode: {polcy: prefix}}}", "policy: {default: {decode: [prefix]}}", "models: [{name: m, engines: [{nam: e}]}]", "timeouts: {prefill: soon}", "limits: {attempts: many}"},
+		"schema-policy.json":  {"defaults: {}", "default: {decode: [prefix]}", "default: {decode: {scorers: [{nam: load}]}}", "models: []"},
+		"schema-engines.json": {"engines: [{nam: e}]", "models: []"},
+	} {
+		for _, wrong := range all {
+			if checks[name]([]byte(wrong)) == nil {
+				t.Errorf("%s fits %s", wrong, name)
+			}
 		}
 	}
 }

@@ -40,7 +40,7 @@ type reclaimAgent interface {
 
 func newReclaims(l *configfile.Loaded, log *slog.Logger) *reclaims {
 	if l.Reclaim == "off" {
-		log.Info("reclaim is off: stock engines are not told what is not wanted any more")
+		log.Info("reclaim is off: KV blocks that failed requests leave on stock engines are not freed")
 	}
 	return &reclaims{off: l.Reclaim == "off", open: openReclaim, opened: make(chan struct{})}
 }
@@ -52,7 +52,7 @@ func (c *reclaims) among(cfg config.Config, log *slog.Logger) reclaim.Agent {
 		agent, err := c.open(log)
 		if err != nil {
 			c.tried = true
-			log.Warn("no reclaim: stock engines are not told what is not wanted any more", "why", err)
+			log.Warn("KV blocks that failed requests leave on stock engines cannot be freed", "why", err)
 		} else {
 			c.agent = agent
 			close(c.opened)

@@ -26,7 +26,7 @@ type Fleet struct {
 // Model asks the engines and returns the model that they make. It waits for those that do not answer yet, for Wait in all, and tells out for
 // which. It fails if they do not fit together; the error joins every mistake.
 func (f Fleet) Model(ctx context.Context, out io.Writer) (config.Model, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, f.Wait, fmt.Errorf("not every engine has answered within %v", f.Wait))
+	ctx, cancel := context.WithTimeout(ctx, f.Wait)
 	defer cancel()
 	var all []Engine
 	for _, list := range []struct {
@@ -39,11 +39,8 @@ func (f Fleet) Model(ctx context.Context, out io.Writer) (config.Model, error) {
 			all = append(all, Engine{Role: list.role, Entry: e})
 		}
 	}
-	files := new(config.Secrets)
-	for i := range all {
-		if err := awaitEngine(ctx, files, &all[i], out); err != nil {
-			return config.Model{}, err
-		}
+	if err := f.await(ctx, all, out); err != nil {
+		return config.Model{}, err
 	}
 	m, err := Learn(f.Name, all)
 	if err != nil {
@@ -63,27 +60,58 @@ func (f Fleet) Model(ctx context.Context, out io.Writer) (config.Model, error) {
 	return m, errors.Join(mistakes...)
 }
 
-// awaitEngine asks an engine until it answers. One that is reached and answers with an error is not waited for, but for 503: it starts.
-func awaitEngine(ctx context.Context, files *config.Secrets, e *Engine, out io.Writer) error {
-	for told := false; ; told = true {
-		e.Facts, e.Err = AskEngine(ctx, files, e.Entry)
-		var status *StatusError
-		starts := errors.Is(e.Err, syscall.ECONNREFUSED) || errors.Is(e.Err, context.DeadlineExceeded) || errors.As(e.Err, &status) && status.Status == http.StatusServiceUnavailable
-		switch {
-		case e.Err == nil:
+// sayAgain is how often it is said which engines have not answered yet.
+const sayAgain = 15 * time.Second
+
+// await asks all engines until each has answered. One that is reached and answers with an error is not waited for, but for 503: it starts.
+func (f Fleet) await(ctx context.Context, all []Engine, out io.Writer) error {
+	files := new(config.Secrets)
+	begun, said := time.Now(), time.Time{}
+	answered, why := make([]bool, len(all)), make([]error, len(all))
+	for {
+		var missing []string
+		for i := range all {
+			if answered[i] {
+				continue
+			}
+			e := &all[i]
+			e.Facts, e.Err = AskEngine(ctx, files, e.Entry)
+			switch {
+			case e.Err == nil:
+				answered[i] = true
+				if !said.IsZero() {
+					fmt.Fprintf(out, "pdrouter: %s answers after %v\n", e.Entry.URL, time.Since(begun).Round(time.Second))
+				}
+			case ctx.Err() != nil || starts(e.Err):
+				if why[i] == nil || ctx.Err() == nil { // else the end of the wait would hide what was wrong
+					why[i] = e.Err
+				}
+				missing = append(missing, fmt.Sprintf("%s (%v)", e.Entry.URL, why[i]))
+			default:
+				return fmt.Errorf("%s: %w", e.Entry.URL, e.Err)
+			}
+		}
+		if len(missing) == 0 {
 			return nil
-		case ctx.Err() != nil:
-			return fmt.Errorf("%w; %s: %w", context.Cause(ctx), e.Entry.URL, e.Err)
-		case !starts:
-			return fmt.Errorf("%s: %w", e.Entry.URL, e.Err)
-		case !told:
-			fmt.Fprintf(out, "pdrouter: waiting for %s: %v\n", e.Entry.URL, e.Err)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("no answer within %v from %s", f.Wait, strings.Join(missing, " and "))
+		}
+		if time.Since(said) >= sayAgain {
+			said = time.Now()
+			fmt.Fprintf(out, "pdrouter: waiting for %s, for at most %v\n", strings.Join(missing, " and "), (f.Wait - time.Since(begun)).Round(time.Second))
 		}
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
 		}
 	}
+}
+
+// starts says of an error that the engine may be starting.
+func starts(err error) bool {
+	var status *StatusError
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &status) && status.Status == http.StatusServiceUnavailable
 }
 
 // Probe asks every engine of a configuration's models, and returns what does not fit.

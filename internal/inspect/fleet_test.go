@@ -35,8 +35,8 @@ func TestFleetGivesUpOnEngines(t *testing.T) {
 		answer http.HandlerFunc // nil: nothing listens
 		want   string
 	}{
-		"nothing there": {nil, "not every engine has answered within"},
-		"starting":      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "not every engine has answered within"},
+		"nothing there": {nil, "no answer within 300ms from http://"},
+		"starting":      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "no answer within 300ms from http://"},
 		"another thing": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) }, "answered 404"},
 	} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")

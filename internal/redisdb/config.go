@@ -46,7 +46,7 @@ type Sentinel struct {
 	Addresses    []string `yaml:"addresses"`     // host:port of the Sentinels, all of them: most of them decide
 	Username     string   `yaml:"username"`      // at the Sentinels; "" is the default user
 	PasswordFile string   `yaml:"password_file"` // at the Sentinels; "" is no password
-	ServerName   string   `yaml:"server_name"`   // in the Sentinels' certificates; "" is what Config says
+	ServerName   string   `yaml:"server_name"`   // in the Sentinels' certificates; "" is that of metadata.redis
 }
 
 // IsZero says that nothing is set.

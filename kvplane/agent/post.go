@@ -55,7 +55,7 @@ func (o *owner) planAndPost(p *peer, x *core.Effect) {
 	if took := o.now() - began; took > slowPost {
 		o.stats.SlowPosts++
 		o.log.Warn("kvplane: slow submission", "transfer", x.ID, "peer", p.record.Agent, "blocks", transfer.CountBlocks(x.Msg.Groups),
-			"ranges", len(o.ranges), "bytes", out.bytes, "took", took)
+			"ranges", len(o.ranges), "bytes", out.bytes, "took_seconds", took.Seconds())
 	}
 	if err != nil {
 		o.log.Warn("kvplane: post", "transfer", x.ID, "peer", p.record.Agent, "err", err)

@@ -17,7 +17,7 @@ type Timeouts struct {
 	RequestTotal time.Duration `yaml:"request_total"` // arrival to an answer that is not streamed, all attempts together; default 600s
 	Queue        time.Duration `yaml:"queue"`         // a request's wait in the queue of its model; default 10s
 	Prefill      time.Duration `yaml:"prefill"`       // one prefill leg; default 60s
-	Transfer     time.Duration `yaml:"transfer"`      // prefill's answer to decode's first token; of an answer that is not streamed to the arrival of the KV, if the engines report it; default 10s
+	Transfer     time.Duration `yaml:"transfer"`      // from prefill's answer to decode's first token, or to the arrival of the KV where that is reported for an answer that is not streamed; default 10s
 	StreamIdle   time.Duration `yaml:"stream_idle"`   // between two events of one stream; default 120s
 	Pair         time.Duration `yaml:"pair"`          // a request's wait for the handshake of its pair; default 30s
 	Probe        time.Duration `yaml:"probe"`         // one handshake or probe, off the request path; default 60s
@@ -114,9 +114,8 @@ type Limits struct {
 	Concurrent         int  `yaml:"concurrent"`           // client connections at once; default 65536
 	IdlePer            int  `yaml:"idle_engine"`          // idle connections kept per engine; default 256
 	// PrefixIndexEntries is how many pieces of prompts the gateway remembers, with the engines that received them, for models with
-	// policy prefix. The first 512 bytes of a prompt are pieces of 64 bytes, the rest of the first 16 KB are pieces of 512, and all
-	// others have 2,048. A piece takes 40 bytes of memory, and 8 more for each 64 engines above the first 64. At most 100 million;
-	// default 262144, for 4 million tokens of short prompts or 30 million of long ones.
+	// a policy that looks at prefixes. A piece takes 40 bytes of memory, and 8 more for each 64 engines above the first 64. At most 100
+	// million; default 262144 (10 MB), for 4 million tokens of short prompts or 30 million of long ones.
 	PrefixIndexEntries int `yaml:"prefix_index_entries"`
 	// Handshakes is how many handshakes of pairs may run at once, over all engines. A quarter of them, at least one if there are
 	// several, is reserved for pairs that requests wait for. Default 16.

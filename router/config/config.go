@@ -266,6 +266,15 @@ func (v *faults) base(key, s string) {
 	}
 }
 
+// CheckURL says what is wrong with an engine's URL.
+func CheckURL(s string) error {
+	var v faults
+	if v.base("URL", s); len(v) > 0 {
+		return v[0]
+	}
+	return nil
+}
+
 // url checks that s is the base URL of an HTTP server.
 func (v *faults) url(key, s string, required bool) {
 	if s == "" {

@@ -20,11 +20,9 @@ type Health struct {
 	BaseEjectionTime time.Duration `yaml:"base_ejection_time"`
 	// MaxEjectionTime is the limit of that doubling. Default 1m.
 	MaxEjectionTime time.Duration `yaml:"max_ejection_time"`
-	// PanicPercent is a percentage of a model's decode engines that can be reached and have not asked for a pause. If more of them
-	// than this have an open circuit or are slow, circuits are ignored and all of them get requests. Prefill engines get
-	// requests in spite of their circuits where the policy refuses requests without prefill and every one is out. With 100 an open
-	// circuit is never ignored: where every engine's is open, requests are answered 503 with Retry-After until the first probe. So with
-	// any other value the only engine of a role never loses its requests to its circuit. Default 50.
+	// PanicPercent: if more than this percentage of a model's reachable decode engines is ejected, ejection is ignored and all of them get requests
+	// (docs/operations.md, panic mode). With 100 it is never ignored: then requests are answered 503 with Retry-After while all are
+	// ejected. Default 50.
 	PanicPercent int `yaml:"panic_percent"`
 	// Overload is for how long an engine that answered 429 or 503 gets no requests, or as long as its Retry-After says if that is
 	// more. It doubles each time that the engine refuses again before it has served a request. At most 5s. Default 250ms.

@@ -129,7 +129,7 @@ func (h *Handshaker) Handshake(ctx context.Context, pair metadata.Pair) error {
 	switch {
 	case err == nil:
 		h.reclaim.Leaks.HandedOver(c, begun)
-		h.log.Info("engines know each other", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "took", now.Sub(begun))
+		h.log.Info("engines know each other", "prefill", pair.Prefill.ID(), "decode", pair.Decode.ID(), "took_seconds", now.Sub(begun).Seconds())
 	case errors.Is(err, handshake.ErrForgotten), errors.Is(ctx.Err(), context.Canceled): // one of them has restarted, or the router stops
 	case errors.Is(err, errHandsNothing): // which was told
 	default:

@@ -44,7 +44,7 @@ func requestRecord(now time.Time, level slog.Level, s *Summary) slog.Record {
 		slog.Bool("stream", s.Stream), slog.Int("status", s.Status), slog.String("outcome", s.Outcome.String()),
 		slog.String("reason", s.Reason), slog.String("prefill", s.Prefill), slog.String("decode", s.Decode),
 		slog.Int("attempts", s.Attempts), slog.String("transfer_id", s.TransferID),
-		slog.Duration("first_token", s.Phases.FirstToken), slog.Duration("total", s.Phases.Total),
+		slog.Float64("first_token_seconds", seconds(s.Phases.FirstToken)), slog.Float64("total_seconds", seconds(s.Phases.Total)),
 		slog.Int("prompt_tokens", s.PromptTokens), slog.Int("output_tokens", s.OutputTokens),
 		slog.String("subject", s.Subject), slog.Bool("leaked", s.Leaked), slog.Int("parts", len(s.Parts)))
 	return line
@@ -68,14 +68,21 @@ func appendRequestLine(b []byte, now time.Time, level slog.Level, s *Summary) []
 	b = appendWord(b, `,"decode":`, s.Decode)
 	b = appendNumber(b, `,"attempts":`, int64(s.Attempts))
 	b = appendWord(b, `,"transfer_id":`, s.TransferID)
-	b = appendNumber(b, `,"first_token":`, int64(s.Phases.FirstToken))
-	b = appendNumber(b, `,"total":`, int64(s.Phases.Total))
+	b = appendSeconds(b, `,"first_token_seconds":`, s.Phases.FirstToken)
+	b = appendSeconds(b, `,"total_seconds":`, s.Phases.Total)
 	b = appendNumber(b, `,"prompt_tokens":`, int64(s.PromptTokens))
 	b = appendNumber(b, `,"output_tokens":`, int64(s.OutputTokens))
 	b = appendWord(b, `,"subject":`, s.Subject)
 	b = strconv.AppendBool(append(b, `,"leaked":`...), s.Leaked)
 	b = appendNumber(b, `,"parts":`, int64(len(s.Parts)))
 	return append(b, "}\n"...)
+}
+
+// seconds is a time in seconds, to the microsecond.
+func seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
+
+func appendSeconds(b []byte, key string, d time.Duration) []byte {
+	return strconv.AppendFloat(append(b, key...), seconds(d), 'f', -1, 64)
 }
 
 func appendNumber(b []byte, key string, n int64) []byte {
