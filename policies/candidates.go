@@ -15,6 +15,7 @@ type Candidates struct {
 	term    []float64 // of each candidate, by one scorer
 	keep    []bool    // scratch of filters
 	request Request
+	told    *explainer // nil: nobody asks
 }
 
 // Len is how many there are.
@@ -27,8 +28,9 @@ func (c *Candidates) Engine(i int) *Engine { return &c.engines[c.at[i]] }
 var rooms = sync.Pool{New: func() any { return new(Candidates) }}
 
 // candidatesOf begins a choice among engines that pass may. It must be ended by end.
-func candidatesOf(q *Request, d Draw, engines []Engine, may func(i int) bool) *Candidates {
+func candidatesOf(q *Request, d Draw, engines []Engine, told *explainer, may func(i int) bool) *Candidates {
 	c := rooms.Get().(*Candidates)
+	c.told = told
 	c.request, c.Draw, c.engines, c.at = *q, d, engines, c.at[:0]
 	c.Request = &c.request
 	for i := range engines {
@@ -36,16 +38,18 @@ func candidatesOf(q *Request, d Draw, engines []Engine, may func(i int) bool) *C
 			c.at = append(c.at, i)
 		}
 	}
+	told.candidates(c.at)
 	return c
 }
 
 func (c *Candidates) end() {
-	c.engines, c.Partner, c.request = nil, nil, Request{}
+	c.engines, c.Partner, c.told, c.request = nil, nil, nil, Request{}
 	rooms.Put(c)
 }
 
-// retain leaves only the candidates that pass keep.
-func (c *Candidates) retain(keep []bool) {
+// retain leaves only the candidates that pass keep. why says what became of the others.
+func (c *Candidates) retain(keep []bool, why string) {
+	c.told.leave(c.at, keep, why)
 	kept := c.at[:0]
 	for i, at := range c.at {
 		if keep[i] {

@@ -48,7 +48,7 @@ func (c *Candidates) takePart() int {
 		full = full || k
 	}
 	if full {
-		c.retain(c.keep)
+		c.retain(c.keep, "it has less than a full part, and it was not its turn")
 	}
 	return -1
 }

@@ -108,7 +108,9 @@ func (p *Policy) match(model string) *rule {
 
 // Choose decides who serves q. It chooses only engines that are usable, and a pair only if f.Pairable allows it.
 // It allocates nothing, keeps nothing and is safe for concurrent use.
-func (p *Policy) Choose(q Request, f Fleet, d Draw) Choice {
+func (p *Policy) Choose(q Request, f Fleet, d Draw) Choice { return p.choose(q, f, d, nil) }
+
+func (p *Policy) choose(q Request, f Fleet, d Draw, told *explainer) Choice {
 	r := p.match(q.Model)
 	reason := Split
 	switch {
@@ -119,7 +121,7 @@ func (p *Policy) Choose(q Request, f Fleet, d Draw) Choice {
 	}
 	w := why{rule: r, tokens: q.PromptTokens}
 	if reason == Split {
-		if c, ok := r.pair(&q, f, d, w); ok {
+		if c, ok := r.pair(&q, f, d, w, told); ok {
 			return c
 		}
 		reason = missing(f)
@@ -128,7 +130,8 @@ func (p *Policy) Choose(q Request, f Fleet, d Draw) Choice {
 	if reason == NoDecode || r.reject && (reason == NoPrefill || reason == NoPair) {
 		return c
 	}
-	alone := candidatesOf(&q, Draw{d.Turn, mix(d.Random)}, f.Decode, everyEngine)
+	told.begin("decode", r.decode, f.Decode, "")
+	alone := candidatesOf(&q, Draw{d.Turn, mix(d.Random)}, f.Decode, told, everyEngine)
 	c.Decode, c.why.decode = r.decode.choose(alone)
 	alone.end()
 	if c.Decode < 0 {
@@ -138,8 +141,9 @@ func (p *Policy) Choose(q Request, f Fleet, d Draw) Choice {
 }
 
 // pair chooses the prefill engine among those that have a partner, then the decode engine among its partners.
-func (r *rule) pair(q *Request, f Fleet, d Draw, w why) (Choice, bool) {
-	from := candidatesOf(q, d, f.Prefill, func(p int) bool {
+func (r *rule) pair(q *Request, f Fleet, d Draw, w why, told *explainer) (Choice, bool) {
+	told.begin("prefill", r.prefill, f.Prefill, "no decode engine that may be used pairs with it")
+	from := candidatesOf(q, d, f.Prefill, told, func(p int) bool {
 		for n := range f.Decode {
 			if f.Decode[n].Usable && f.pairable(p, n) {
 				return true
@@ -153,7 +157,8 @@ func (r *rule) pair(q *Request, f Fleet, d Draw, w why) (Choice, bool) {
 	if p < 0 {
 		return Choice{}, false
 	}
-	to := candidatesOf(q, Draw{d.Turn, mix(d.Random)}, f.Decode, func(n int) bool { return f.pairable(p, n) })
+	told.begin("decode", r.receiving, f.Decode, "it does not pair with the prefill engine")
+	to := candidatesOf(q, Draw{d.Turn, mix(d.Random)}, f.Decode, told, func(n int) bool { return f.pairable(p, n) })
 	defer to.end()
 	// Both roles in step would only ever form the pairs of one diagonal; the shift visits them all in turn.
 	if all := lcm(prefills, to.Len()); all > 0 {

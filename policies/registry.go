@@ -108,7 +108,7 @@ func newRole(r Role) *role {
 	}
 	for _, p := range r.Filters {
 		e, _ := find(filters, p.Name)
-		out.filters, out.prefix = append(out.filters, filter{e.make(p), p.Strict}), out.prefix || e.prefix
+		out.filters, out.prefix = append(out.filters, filter{e.make(p), "left out by the filter " + p.Name, p.Strict}), out.prefix || e.prefix
 	}
 	for _, p := range r.Scorers {
 		e, _ := find(scorers, p.Name)
@@ -116,13 +116,13 @@ func newRole(r Role) *role {
 		if p.Weight > 0 {
 			weight = p.Weight
 		}
-		out.scorers, out.prefix = append(out.scorers, scorer{e.make(p), weight}), out.prefix || e.prefix
+		out.scorers, out.prefix = append(out.scorers, scorer{e.make(p), p.Name, weight}), out.prefix || e.prefix
 		out.session = out.session || e.session
 	}
 	if r.Picker == "" {
 		r.Picker = "best"
 	}
 	e, _ := find(pickers, r.Picker)
-	out.picker = e.make(Part{})
+	out.picker, out.pickerName = e.make(Part{}), r.Picker
 	return out
 }

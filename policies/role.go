@@ -21,21 +21,25 @@ type Picker interface {
 
 // role is how one engine of a role is chosen.
 type role struct {
-	name    string // of the preset; scored if it is none
-	filters []filter
-	scorers []scorer
-	picker  Picker
-	prefix  bool // a scorer looks at what engines have of the prompt
-	session bool // a scorer looks at the request's session
+	name string // of the preset; scored if it is none
+
+	pickerName string
+	filters    []filter
+	scorers    []scorer
+	picker     Picker
+	prefix     bool // a scorer looks at what engines have of the prompt
+	session    bool // a scorer looks at the request's session
 }
 
 type filter struct {
 	Filter
-	strict bool // where no candidate passes there is none; else all stay
+	why    string // what becomes of those that it leaves out, for people
+	strict bool   // where no candidate passes there is none; else all stay
 }
 
 type scorer struct {
 	Scorer
+	name   string
 	weight float64
 }
 
@@ -73,6 +77,7 @@ func (r *role) choose(c *Candidates) (int, picked) {
 	if other >= 0 {
 		w.other, w.next = int32(c.Engine(other).InFlight), float32(c.scores[other])
 	}
+	c.told.take(c.at[taken])
 	return c.at[taken], w
 }
 
@@ -88,7 +93,7 @@ func (c *Candidates) apply(f filter) {
 		}
 	}
 	if left > 0 || f.strict {
-		c.retain(c.keep)
+		c.retain(c.keep, f.why)
 	}
 }
 
@@ -102,6 +107,7 @@ func (c *Candidates) rate(scorers []scorer) {
 		for i, x := range c.term {
 			c.scores[i] += s.weight * x
 		}
+		c.told.score(c.at, s, c.term)
 	}
 }
 

@@ -19,13 +19,14 @@ import (
 )
 
 // Operations serves /health (the process lives), /ready (it takes requests: not draining, and for some model an
-// engine may serve; the body says which, and lists pairs that are not warm), and /requests (the latest requests, newest
-// first, as JSON; ?id= for one, by request id).
+// engine may serve; the body says which, and lists pairs that are not warm), /requests (the latest requests, newest
+// first, as JSON; ?id= for one, by request id), and /explain (how the engines of a request would be chosen now).
 func (r *Router) Operations() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /ready", r.ready)
 	mux.HandleFunc("GET /requests", r.requests)
+	mux.HandleFunc("POST /explain/", r.explain)
 	return mux
 }
 

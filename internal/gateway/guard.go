@@ -3,6 +3,7 @@ package gateway
 import (
 	"log/slog"
 	"net/http"
+	"strings"
 
 	"pdrouter/auth"
 	"pdrouter/internal/refusal"
@@ -18,6 +19,9 @@ func administered(current func() *auth.Admins, ready func() bool, routes http.Ha
 			return
 		}
 		_, err := admins.Authenticate(r)
+		if strings.HasPrefix(r.URL.Path, "/explain/") { // it has a body, and changes nothing
+			_, err = admins.Authorize(r, auth.ReadScope)
+		}
 		if err == nil {
 			routes.ServeHTTP(w, r)
 			return

@@ -49,12 +49,19 @@ func TestOperationsAreForAdministrators(t *testing.T) {
 		{"requests, a stranger", "/requests", "", true, 401, false},
 		{"requests, an administrator", "/requests", look, true, 200, true},
 		{"requests, without scope", "/requests", token("pdrouter-admin", "write"), true, 403, false},
+		{"explain, an administrator who may only look", "/explain/v1/completions", look, true, 200, true},
+		{"explain, without scope", "/explain/v1/completions", token("pdrouter-admin", "write"), true, 403, false},
+		{"explain, a stranger", "/explain/v1/completions", "", true, 401, false},
 		{"requests, a client", "/requests", token("pdrouter", "read"), true, 401, false},
 		{"metrics, a stranger", "/metrics", "", true, 401, false},
 		{"metrics, an administrator", "/metrics", look, true, 200, true},
 	} {
 		ready = c.ready
-		r := httptest.NewRequest(http.MethodGet, c.path, nil)
+		method := http.MethodGet
+		if strings.HasPrefix(c.path, "/explain/") {
+			method = http.MethodPost
+		}
+		r := httptest.NewRequest(method, c.path, nil)
 		if c.token != "" {
 			r.Header.Set("Authorization", "Bearer "+c.token)
 		}
@@ -64,8 +71,8 @@ func TestOperationsAreForAdministrators(t *testing.T) {
 			t.Errorf("%s: got %d %q; want %d, details: %t", c.name, w.Code, w.Body.String(), c.status, c.details)
 		}
 	}
-	if got := strings.Count(log.String(), "operations: refused"); got != 4 || strings.Contains(log.String(), look) {
-		t.Errorf("%d refusals are noted; want 4, and no token:\n%s", got, log.String())
+	if got := strings.Count(log.String(), "operations: refused"); got != 6 || strings.Contains(log.String(), look) {
+		t.Errorf("%d refusals are noted; want 6, and no token:\n%s", got, log.String())
 	}
 	if administered(nil, nil, inner, nil) == nil {
 		t.Error("without administrators there are no routes")

@@ -14,12 +14,12 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"auth", "auth/keys", "auth/rotate", "bench", "bench/fake", "bench/harness", "bench/sim", "bench/suites/plane", "internal/adminapi", "internal/configfile", "internal/demo", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/overrides", "internal/refengine/process", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "metadata", "router/config"},
+			Ours:    []string{"auth", "auth/keys", "auth/rotate", "bench", "bench/fake", "bench/harness", "bench/sim", "bench/suites/plane", "internal/adminapi", "internal/configfile", "internal/demo", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/overrides", "internal/refengine/process", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "metadata", "router/config", "router/fleet"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		// What pdrouter serve runs: it imports every part of the gateway.
 		"internal/gateway": {
-			Ours:    []string{"auth", "internal/adminapi", "internal/configfile", "internal/field", "internal/fleetview", "internal/limits", "internal/listener", "internal/overrides", "internal/redisdb", "internal/refusal", "internal/reload", "internal/shared", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "kvplane/reclaim", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "metadata/vllm", "policies", "router", "router/config", "router/dispatch", "router/edge", "router/fleet", "router/reason", "router/reclaim", "router/report"},
+			Ours:    []string{"auth", "internal/adminapi", "internal/configfile", "internal/field", "internal/fleetview", "internal/limits", "internal/listener", "internal/overrides", "internal/redisdb", "internal/refusal", "internal/reload", "internal/shared", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "kvplane/reclaim", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "metadata/vllm", "policies", "router", "router/config", "router/fleet", "router/dispatch", "router/edge", "router/fleet", "router/reason", "router/reclaim", "router/report"},
 			Outside: []string{"github.com/prometheus/client_golang"},
 		},
 		"router": {

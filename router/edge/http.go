@@ -82,7 +82,7 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 		return srv.reject(c, e)
 	}
 	if q.Model.UsesSessions() {
-		q.Session = sessionOf(h, q.Body)
+		q.Session = SessionOf(h.Peek, q.Body)
 	}
 	if q.Model.ForwardsAuthorization {
 		q.forwardAuthorization(h)

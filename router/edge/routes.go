@@ -91,6 +91,15 @@ var routes = func() map[string]*route {
 	return all
 }()
 
+// GeneratedShape returns the shape of the bodies of a route that generates text; false if there is no such route.
+func GeneratedShape(path string) (openai.Shape, bool) {
+	rt := routes[path]
+	if rt == nil || rt.does != generate {
+		return 0, false
+	}
+	return rt.shape, true
+}
+
 // GenerateRoutes returns the routes that generate text, as metrics name them.
 func GenerateRoutes() (names []string) {
 	for _, rt := range routes {

@@ -3,8 +3,6 @@ package edge
 import (
 	"hash/fnv"
 
-	"github.com/valyala/fasthttp"
-
 	"pdrouter/router/openai"
 )
 
@@ -12,11 +10,11 @@ import (
 // gateways.
 var sessionHeaders = []string{"X-Session-Id", "X-Claude-Code-Session-Id", "X-Session-Affinity", "Session-Id", "Session_id", "X-Dynamo-Session-Id"}
 
-// sessionOf returns a hash of what names the request's session: one of these headers, else prompt_cache_key or user of the body; 0 if nothing
-// does. All gateways have the same for the same name.
-func sessionOf(h *fasthttp.RequestHeader, b *openai.Body) uint64 {
+// SessionOf returns a hash of what names the request's session: one of these headers, else prompt_cache_key or user of the body; 0 if nothing
+// does. All gateways have the same for the same name. header returns the field with a name.
+func SessionOf(header func(name string) []byte, b *openai.Body) uint64 {
 	for _, name := range sessionHeaders {
-		if v := h.Peek(name); len(v) > 0 {
+		if v := header(name); len(v) > 0 {
 			return hashOf(v)
 		}
 	}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"pdrouter/policies"
+	"pdrouter/router/fleet"
+)
+
+// TestExplanationIsPrinted: what people see of an explanation.
+func TestExplanationIsPrinted(t *testing.T) {
+	e := fleet.Explanation{Model: "m", Rule: "default", Split: true, Reason: "split", Prefill: "p0", Decode: "d0", Why: "prefill prefix 16 cached, 0 in flight · decode least_load 0=0", PromptTokens: 21, Stages: []fleet.ExplainedRole{
+		{Role: "prefill", Policy: "prefix", Picker: "best", Engines: []fleet.ExplainedEngine{
+			{Explained: policies.Explained{Engine: "p0", Scores: []policies.Score{{Scorer: "least_work", Score: 1, Weight: 1}}, Sum: 1, Taken: true}, State: "up", Cached: 16},
+			{Explained: policies.Explained{Engine: "p1", LeftOut: "it is not used now"}, State: "draining", Why: "its configuration drains it"},
+		}},
+	}}
+	var out bytes.Buffer
+	if err := printExplanation(&out, e); err != nil {
+		t.Fatal(err)
+	}
+	want := `model m, rule default, a prompt of about 21 tokens
+prefill on p0, decode on d0: prefill prefix 16 cached, 0 in flight · decode least_load 0=0
+
+prefill, by prefix, picker best
+   ENGINE  STATE     IN FLIGHT  CACHED  BACKLOG  SCORES                                           SUM   
+*  p0      up        0          16      0        least_work 1.00×1                                1.00  
+   p1      draining  0          0       0        it is not used now: its configuration drains it        
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}

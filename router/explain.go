@@ -1,0 +1,54 @@
+package router
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"pdrouter/router/edge"
+	"pdrouter/router/openai"
+)
+
+// explain says which engines the request with this body would be given to now, and why. It sends nothing and changes nothing. The path after
+// /explain is the route that the request would have.
+func (r *Router) explain(w http.ResponseWriter, req *http.Request) {
+	s := r.snapshot()
+	path := strings.TrimPrefix(req.URL.Path, "/explain")
+	shape, ok := edge.GeneratedShape(path)
+	if !ok {
+		http.Error(w, "no such route: want /explain followed by a route that generates text, such as /explain/v1/chat/completions", http.StatusNotFound)
+		return
+	}
+	raw, err := io.ReadAll(http.MaxBytesReader(w, req.Body, int64(s.cfg.Limits.Body)))
+	if large := new(http.MaxBytesError); errors.As(err, &large) {
+		http.Error(w, "the body is larger than limits.body", http.StatusRequestEntityTooLarge)
+		return
+	} else if err != nil {
+		http.Error(w, "the body ended early", http.StatusBadRequest)
+		return
+	}
+	b, bad := openai.ParseBody(shape, raw, s.limits)
+	if bad != nil {
+		http.Error(w, bad.Error(), http.StatusBadRequest)
+		return
+	}
+	m, adapter := s.fleet.Find(b.Model)
+	if m == nil {
+		http.Error(w, "no such model", http.StatusNotFound)
+		return
+	}
+	if s.sealer != nil { // what tenants have cached is not for those who ask here
+		b.Sealed = s.sealer.Seal("", b.Salt)
+	}
+	var session uint64
+	if m.UsesSessions() {
+		session = edge.SessionOf(func(name string) []byte { return []byte(req.Header.Get(name)) }, b)
+	}
+	e, ok := s.fleet.Explain(m, adapter, b, session)
+	if !ok {
+		http.Error(w, "this gateway's planner does not explain", http.StatusNotImplemented)
+		return
+	}
+	writeJSON(w, http.StatusOK, e)
+}

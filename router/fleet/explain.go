@@ -1,0 +1,115 @@
+package fleet
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"pdrouter/policies"
+	"pdrouter/router/dispatch"
+	"pdrouter/router/openai"
+)
+
+// Explanation says which engines a request would be given to now, and how they would be found. It has no effect.
+type Explanation struct {
+	Model        string          `json:"model"`
+	Rule         string          `json:"rule"` // of the policy
+	Split        bool            `json:"split"`
+	Reason       policies.Reason `json:"reason"`
+	Prefill      string          `json:"prefill,omitempty"`
+	Decode       string          `json:"decode,omitempty"`
+	Why          string          `json:"why"`
+	PromptTokens int             `json:"prompt_tokens"` // an estimate
+	Session      bool            `json:"session"`       // something names the request's session
+	Stages       []ExplainedRole `json:"stages"`        // prefill, if the request would be split, then decode
+}
+
+// ExplainedRole is how one engine is found.
+type ExplainedRole struct {
+	Role    string            `json:"role"`
+	Policy  string            `json:"policy"`
+	Picker  string            `json:"picker"`
+	Engines []ExplainedEngine `json:"engines"`
+}
+
+// ExplainedEngine is what is known of an engine, and what became of it.
+type ExplainedEngine struct {
+	policies.Explained
+	State    string  `json:"state"`
+	Why      string  `json:"why,omitempty"` // it is in this state
+	InFlight int     `json:"in_flight"`
+	Cached   int     `json:"cached_tokens"`  // of the prompt, by the prefix index; 0 if the policy does not look at it
+	Backlog  int     `json:"backlog_tokens"` // prompt tokens yet to compute; likewise
+	Share    float64 `json:"share"`          // of its part of the requests, below 1 in a slow start
+	Weight   float64 `json:"weight"`
+	Zone     string  `json:"zone,omitempty"`
+}
+
+// Explain explains a request. session is a hash of what names its session, 0 if nothing does. It returns false if the planner cannot explain.
+func (f *Fleet) Explain(m *Model, adapter string, b *openai.Body, session uint64) (Explanation, bool) {
+	planner, can := f.planner.(interface {
+		Explain(policies.Request, policies.Fleet, policies.Draw) (policies.Choice, []policies.Stage)
+		Rule(model string) string
+	})
+	if !can {
+		return Explanation{}, false
+	}
+	k := &Selection{dryRun: true}
+	k.Init(f, m, b.Shape, nil, adapter, session)
+	k.Begin(Excluded{}, true)
+	k.FindPrompt(b)
+	defer k.ForgetPrompt()
+	q := policies.Request{Model: m.Name, PromptTokens: b.PromptTokens(), Unsplittable: policies.Reason(b.Unsplittable), Session: session}
+	if m.Connector.Traits().Mode == dispatch.Alone {
+		q.Unsplittable = policies.Aggregated
+	}
+	q = m.requireSplit(q)
+	ask := func(v policies.Fleet) (policies.Choice, []policies.Stage) {
+		return planner.Explain(q, v, policies.Draw{Turn: m.turn.Load() + 1, Random: rand.Uint64()})
+	}
+	view, _, _ := k.view()
+	c, stages := ask(view)
+	if c.Decode < 0 { // as chooseInRounds
+		k.panicMode = true
+		view, _, _ = k.view()
+		c, stages = ask(view)
+	}
+	if c.Split && view.Pairable != nil && !k.warm(c.Prefill, c.Decode) { // as preferWarm
+		warm := view
+		warm.Pairable = func(p, d int) bool { return k.warm(p, d) && k.pairable(p, d) }
+		if other, how := ask(warm); other.Split {
+			c, stages = other, how
+		}
+	}
+	c = k.refuseAlone(c)
+	out := Explanation{Model: m.Name, Rule: planner.Rule(m.Name), Split: c.Split, Reason: c.Reason, Why: c.Why(), PromptTokens: b.PromptTokens(), Session: session != 0}
+	if c.Split {
+		out.Prefill = m.Prefill[c.Prefill].Name
+	}
+	if c.Decode >= 0 {
+		out.Decode = m.Decode[c.Decode].Name
+	}
+	for _, s := range stages {
+		engines, seen := m.Decode, view.Decode
+		if s.Role == Prefill.String() {
+			engines, seen = m.Prefill, view.Prefill
+		}
+		role := ExplainedRole{Role: s.Role, Policy: s.Policy, Picker: s.Picker}
+		for i, x := range s.Candidates {
+			role.Engines = append(role.Engines, explained(x, engines[i], seen[i], k.Now, *f.health.SlowStart))
+		}
+		out.Stages = append(out.Stages, role)
+	}
+	return out, true
+}
+
+func explained(x policies.Explained, e *Engine, seen policies.Engine, now time.Time, slowStart time.Duration) ExplainedEngine {
+	out := ExplainedEngine{Explained: x, InFlight: seen.InFlight, Cached: seen.Cached, Backlog: seen.Backlog, Weight: 1}
+	out.State, out.Why, out.Share = e.State(now, slowStart)
+	if p := seen.Place; p != nil {
+		out.Zone = p.Zone
+		if p.Weight > 0 {
+			out.Weight = p.Weight
+		}
+	}
+	return out
+}
