@@ -33,8 +33,9 @@ const demoFormat = "%2s  %-17s %-20s %-30s %6s %8s  %-14s %6s  %-40s %s\n"
 func (t *Table) print(r Row) {
 	if !t.started {
 		t.started = true
-		fmt.Fprintln(t.out, "times in ms: TTFT as the client saw it, the others from the request's arrival at the gateway;")
-		fmt.Fprintln(t.out, "transfer is when decode's event stream said that all blocks are there, which may come behind the answer's first bytes")
+		fmt.Fprintln(t.out, "counted: decode ranks whose writers have all finished, of all ranks; 4/4 (1/1 each): 4 ranks with one writer each")
+		fmt.Fprintln(t.out, "times in ms: TTFT as the client saw it, the others from the request's arrival at the gateway. transfer: decode's event")
+		fmt.Fprintln(t.out, "stream said that all blocks are there, perhaps after the answer's first bytes. why: P and D are the policies of the two roles")
 		fmt.Fprintf(t.out, demoFormat, "#", "request", "prefill → decode", "why", "blocks", "bytes", "counted",
 			"TTFT", "plan · pair · prefill · transfer · first", "answer")
 	}

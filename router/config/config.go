@@ -219,7 +219,7 @@ func (m Model) validate(key string, growing bool, engines map[string]bool, v *fa
 			e.validateRanks(at, m.Connector, engines, v)
 			e.validateBootstrap(at, m.Connector, list.key == "prefill", v)
 			e.validateStock(at, m.Connector, v)
-			e.Placement.validate(at, v)
+			e.validatePlacement(at, v)
 		}
 	}
 }

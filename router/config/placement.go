@@ -21,7 +21,7 @@ type TokenRange struct {
 	Max int `yaml:"max"`
 }
 
-func (p Placement) validate(at string, v *faults) {
+func (p Placement) validatePlacement(at string, v *faults) {
 	if !(p.Weight >= 0 && p.Weight <= 1) {
 		v.add(at+".weight", fmt.Sprintf("is %v", p.Weight), "more than 0, at most 1; use drain for none")
 	}

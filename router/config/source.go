@@ -157,7 +157,7 @@ func (s Source) validateDNS(key, connectorName string, v *faults) {
 	example.validateRanks(key, connectorName, map[string]bool{}, v)
 	example.validateBootstrap(key, connectorName, strings.HasSuffix(key, "prefill_from"), v)
 	example.validateStock(key, connectorName, v)
-	s.Placement.validate(key, v)
+	s.validatePlacement(key, v)
 	s.TLS.validate(key+".tls", strings.HasPrefix(s.DNS, "https:") || strings.HasPrefix(s.Control, "https:"), v)
 	if s.Allow != nil && len(s.Allow) == 0 {
 		v.add(key+".allow", "is empty", "networks such as 10.0.0.0/8, or no such key")
