@@ -34,6 +34,7 @@ import (
 // Parts are what a router is built from. The zero value of each is usable, with the meaning given.
 type Parts struct {
 	Planner fleet.Planner          // nil: policies.Default()
+	Shadow  fleet.Planner          // a second one, which is asked without effect; nil: there is none
 	Clients edge.Authenticator     // nil: every caller is accepted
 	Limiter edge.Limiter           // nil: no caller is limited
 	Records fleet.Records          // nil: no engine of connector kvplane can be paired

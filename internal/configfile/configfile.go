@@ -71,6 +71,9 @@ func (t TLS) on() bool { return t.CertFile != "" || t.KeyFile != "" }
 type Policy struct {
 	File            string `yaml:"file"` // a file that has the rest of this section; default: it stands here
 	policies.Config `yaml:",inline"`
+	// Shadow is a second policy. It is asked for each request, without effect; /requests and pdrouter_shadow_decisions_total say where it would
+	// have chosen otherwise. Default: there is none.
+	Shadow policies.Config `yaml:"shadow"`
 }
 
 // Log says what is logged, to standard error.
@@ -86,6 +89,7 @@ type Loaded struct {
 	Sum     [sha256.Size]byte // of the file
 	Digest  string            // the same, for people
 	Routing *policies.Policy
+	Shadow  *policies.Policy // nil: there is none
 }
 
 // Load reads, completes and validates the file at path. It reports every mistake at once, joined, each with
@@ -118,6 +122,9 @@ func Parse(path string, b []byte) (*Loaded, error) {
 		}
 	} else if c.Policy.Validate() == nil { // its mistakes are among those of c
 		l.Routing, policyErr = policies.New(c.Policy.Config)
+	}
+	if s := c.Policy.Shadow; !reflect.ValueOf(s).IsZero() && s.Validate() == nil {
+		l.Shadow, _ = policies.New(s)
 	}
 	if err := errors.Join(f.Err(), policyErr); err != nil {
 		return nil, err
@@ -293,7 +300,7 @@ func (p Policy) validate() error {
 	if p.File != "" && (len(p.Rules) > 0 || !reflect.ValueOf(p.Default).IsZero()) {
 		return field.Errorf("policy.file", "is set beside rules; want one of them")
 	}
-	return field.Under("policy", p.Validate())
+	return errors.Join(field.Under("policy", p.Validate()), field.Under("policy.shadow", p.Shadow.Validate()))
 }
 
 func (l Log) validate() error {

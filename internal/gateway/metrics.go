@@ -20,6 +20,7 @@ type metrics struct {
 
 	requests       *prometheus.CounterVec   // model, route, outcome, status
 	decisions      *prometheus.CounterVec   // model, reason
+	shadow         *prometheus.CounterVec   // model, result
 	attempts       *prometheus.CounterVec   // model
 	pairs          *prometheus.CounterVec   // model, prefill, decode, outcome
 	phases         *prometheus.HistogramVec // model, phase
@@ -122,6 +123,7 @@ func newMetrics(version, commit string) *metrics {
 		series:         make(map[labels]*requestSeries),
 		requests:       r.Counter("pdrouter_requests_total"),
 		decisions:      r.Counter("pdrouter_routing_decisions_total"),
+		shadow:         r.Counter("pdrouter_shadow_decisions_total"),
 		attempts:       r.Counter("pdrouter_attempts_total"),
 		pairs:          r.Counter("pdrouter_pair_requests_total"),
 		phases:         r.Histogram("pdrouter_request_phase_duration_seconds"),
@@ -165,6 +167,9 @@ func (m *metrics) observe(s report.Summary) {
 	model.prompt.Add(float64(s.PromptTokens))
 	model.cached.Add(float64(s.CachedTokens))
 	model.output.Add(float64(s.OutputTokens))
+	if s.Shadow != nil {
+		m.shadow.WithLabelValues(s.Model, s.Shadow.Result).Inc()
+	}
 	if s.Removed {
 		m.transferParams.WithLabelValues(s.Model).Inc()
 	}

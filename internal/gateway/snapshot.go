@@ -149,7 +149,10 @@ func (g *Gateway) listeners(l *configfile.Loaded) map[*listener.Listener]string 
 func (g *Gateway) partsOf(snap *snapshot, merged config.Config) router.Parts {
 	parts := g.parts
 	parts.Reclaim = g.reclaims.among(merged, g.log)
-	parts.Planner = snap.l.Routing
+	parts.Planner, parts.Shadow = snap.l.Routing, nil
+	if snap.l.Shadow != nil {
+		parts.Shadow = snap.l.Shadow
+	}
 	if clients, _ := snap.clients.who.(*auth.Clients); clients != nil {
 		parts.Clients = clients
 	}

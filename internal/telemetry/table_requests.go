@@ -20,6 +20,11 @@ func requests() []Subject {
 					Use:     "Shows why requests are not disaggregated. errors.md explains each reason.",
 				},
 				{
+					Name: "pdrouter_shadow_decisions_total", Kind: Counter, Unit: "requests", Labels: []string{"model", "result"},
+					Help: "Finished requests by what policy.shadow would have chosen: the same engines, others (other_prefill, other_decode), a split in place of one engine or the reverse (other_path), or no engine (none).",
+					Use:  "Shows how a policy differs from the present one before it is used.",
+				},
+				{
 					Name: "pdrouter_attempts_total", Kind: Counter, Unit: "attempts", Labels: []string{"model"}, AtStart: "each model",
 					Help: "Attempts to serve a request, retries included.",
 					Use:  "Alert if it grows faster than pdrouter_requests_total.",

@@ -16,6 +16,7 @@ import (
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/relay"
+	"pdrouter/router/report"
 	"pdrouter/router/upstream"
 )
 
@@ -41,6 +42,9 @@ func (x *Exchange) plan() dispatch.Event {
 	}
 	x.Sum.Phases.Plan = x.selection.Now.Sub(x.Sum.Arrived)
 	x.Sum.Reason, x.Sum.Prefill, x.Sum.Decode = string(choice.Reason), "", ""
+	if s := x.selection.Shadow(); s != nil {
+		x.Sum.Shadow = &report.Shadow{Result: s.Result, Prefill: s.Prefill, Decode: s.Decode, Why: s.Why}
+	}
 	if choice.Decode < 0 {
 		return x.noEngine(choice)
 	}

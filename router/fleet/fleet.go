@@ -44,6 +44,7 @@ type Records interface {
 // Parts are what a fleet is made of besides its configuration.
 type Parts struct {
 	Planner    Planner
+	Shadow     Planner             // asked too, without effect; nil: none is
 	Records    Records             // nil: no engine that publishes can be paired
 	Handshakes *handshake.Registry // which pairs have shaken hands
 	Control    *http.Client        // for the control routes of engines without TLS settings of their own
@@ -64,6 +65,7 @@ type Fleet struct {
 
 	health     config.Health
 	planner    Planner
+	shadow     Planner // nil: there is none
 	published  Records
 	handshakes *handshake.Registry
 	log        *slog.Logger
@@ -129,7 +131,7 @@ func (m *Model) PairAt(p, d int) *Pair { return m.Pairs[p*len(m.Decode)+d] }
 // was may be empty. Files are read through secrets. The new fleet takes effect with Begin.
 func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*Fleet, error) {
 	f := &Fleet{Models: make(map[string]*Model, len(cfg.Models)), named: map[string]*Engine{}, pairs: map[[2]string]*Pair{}, drains: map[string]bool{}, placements: map[string]config.Placement{},
-		health: cfg.Health, planner: parts.Planner, published: parts.Records, handshakes: parts.Handshakes, log: parts.Log, prompts: was.prompts,
+		health: cfg.Health, planner: parts.Planner, shadow: parts.Shadow, published: parts.Records, handshakes: parts.Handshakes, log: parts.Log, prompts: was.prompts,
 		Secrets: secrets, secured: map[*Engine]*tls.Config{}, ranks: map[string][]*Engine{}}
 	if f.prompts == nil {
 		f.prompts = new(promptSearch)

@@ -18,16 +18,19 @@ type promptSearch struct {
 // newIndex notes which models' policies look at prefixes, and returns the index for them, was if its size is the same; nil if there are
 // none.
 func (f *Fleet) newIndex(size int, was *prefixes.Index) *prefixes.Index {
-	planner, can := f.planner.(interface {
-		Prefixes(model string) (prefill, decode bool)
-	})
-	if !can {
-		return nil
-	}
 	any := false
-	for _, m := range f.Models {
-		m.usesPrefixes[Prefill], m.usesPrefixes[Decode] = planner.Prefixes(m.Name)
-		any = any || m.usesPrefixes != [roleCount]bool{}
+	for _, planner := range f.planners() {
+		planner, can := planner.(interface {
+			Prefixes(model string) (prefill, decode bool)
+		})
+		if !can {
+			continue
+		}
+		for _, m := range f.Models {
+			prefill, decode := planner.Prefixes(m.Name)
+			m.usesPrefixes[Prefill], m.usesPrefixes[Decode] = m.usesPrefixes[Prefill] || prefill, m.usesPrefixes[Decode] || decode
+			any = any || m.usesPrefixes != [roleCount]bool{}
+		}
 	}
 	switch {
 	case !any:

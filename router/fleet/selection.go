@@ -46,6 +46,7 @@ type Selection struct {
 	adapter string  // of the model, which not every engine may have; "" is the model itself
 	prompt  *prompt // which engines have its prefix, by the index; nil if the policy does not use it
 	session uint64  // a hash of what names its session
+	shadow  *Shadow // what the second policy would have chosen
 
 	prefillRoom [4]policies.Engine
 	decodeRoom  [4]policies.Engine
@@ -74,7 +75,11 @@ func (k *Selection) Choose(q policies.Request) (policies.Choice, policies.Fleet)
 	if c.Reason == policies.NoPair && c.Decode >= 0 && k.noHandOff {
 		c.Reason = NoHandOff
 	}
-	return k.refuseAlone(c), f
+	c = k.refuseAlone(c)
+	if k.f.shadow != nil && !k.dryRun {
+		k.shadow = k.askShadow(k.m.requireSplit(q), f, c)
+	}
+	return c, f
 }
 
 // ChooseDecode chooses another decode engine for a stream that has begun.

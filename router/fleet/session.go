@@ -2,12 +2,12 @@ package fleet
 
 // noteSessions notes which models' policies look at the session of a request.
 func (f *Fleet) noteSessions() {
-	planner, can := f.planner.(interface{ Sessions(model string) bool })
-	if !can {
-		return
-	}
-	for _, m := range f.Models {
-		m.usesSessions = planner.Sessions(m.Name)
+	for _, planner := range f.planners() {
+		if planner, can := planner.(interface{ Sessions(model string) bool }); can {
+			for _, m := range f.Models {
+				m.usesSessions = m.usesSessions || planner.Sessions(m.Name)
+			}
+		}
 	}
 }
 

@@ -27,6 +27,14 @@ type Transfer struct {
 	Failed  string            `json:"failed"`  // why a consumer does not get its blocks; "" if there was none
 }
 
+// Shadow is what a second policy would have chosen, without effect.
+type Shadow struct {
+	Result  string `json:"result"` // same, other_prefill, other_decode, other_path (split or not) or none
+	Prefill string `json:"prefill"`
+	Decode  string `json:"decode"`
+	Why     string `json:"why"`
+}
+
 // Summary is what is known of one finished request. It feeds the log line, the metrics and /requests, and holds
 // neither prompt nor answer.
 type Summary struct {
@@ -38,9 +46,10 @@ type Summary struct {
 	Leaked       bool             `json:"leaked"`  // an engine may hold leaked KV until a lease ends
 	Status       int              `json:"status"`  // of the answer that was sent; 499 if the client left before one
 	Outcome      dispatch.Outcome `json:"outcome"`
-	Reason       string           `json:"reason"`  // the policy's reason, or why the request failed
-	Why          string           `json:"why"`     // why these engines, for people
-	Prefill      string           `json:"prefill"` // engine names; "" if none
+	Reason       string           `json:"reason"`           // the policy's reason, or why the request failed
+	Why          string           `json:"why"`              // why these engines, for people
+	Shadow       *Shadow          `json:"shadow,omitempty"` // what policy.shadow would have chosen for the last attempt
+	Prefill      string           `json:"prefill"`          // engine names; "" if none
 	Decode       string           `json:"decode"`
 	Attempts     int              `json:"attempts"`
 	Continued    int              `json:"continued"`     // how often another decode engine went on with the stream
