@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -46,6 +47,7 @@ func newRoot() *cobra.Command {
 		group("keys", "Make signing keys and API keys.", newKeyCommand(), rotateCommand(), apiKeyCommand()),
 		group("config", "Show what the configuration file may contain, and what it comes to.", schemaCommand(), dumpCommand()),
 		benchCommand(), versionCommand())
+	root.SetHelpCommand(helpCommand(root))
 	root.Version = version() // printed as cobra does by itself: a template of ours would make the binary 15 MB larger
 	return root
 }
@@ -67,6 +69,21 @@ func group(name, about string, below ...*cobra.Command) *cobra.Command {
 	}
 	c.Args = cobra.ArbitraryArgs
 	return c
+}
+
+// helpCommand is cobra's, but for a topic that there is not: that is an error.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Help about a command.",
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return fmt.Errorf("no help on %q", strings.Join(args, " ")) // execute makes it a usage error
+			}
+			c.InitDefaultHelpFlag()
+			return c.Help()
+		},
+	}
 }
 
 // usageError is a command line that cannot be understood.

@@ -22,6 +22,8 @@ func TestCommandLinesRefused(t *testing.T) {
 		{[]string{"keys", "rotat"}, `unknown command "rotat"; did you mean "rotate"?`, 2},
 		{[]string{"serve", "--confg", "x"}, "unknown flag: --confg", 2},
 		{[]string{"serve", "x", "y"}, "accepts at most 1 arg", 2},
+		{[]string{"help", "sevre"}, `no help on "sevre"`, 2},
+		{[]string{"help", "keys", "rotat"}, `no help on "keys rotat"`, 2},
 		{[]string{"serve", "-c", "x", "y"}, "named twice", 2},
 		{[]string{"serve", "--prefill", "http://e:1"}, "--prefill and --decode are only of use together", 2},
 		{[]string{"serve", "--engine", "http://e:1", "--prefill", "http://e:2", "--decode", "http://e:3"}, "--engine is set beside --prefill", 2},

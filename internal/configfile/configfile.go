@@ -46,7 +46,7 @@ type File struct {
 type Listen struct {
 	Clients    string `yaml:"clients"`    // the OpenAI routes; default 127.0.0.1:8080
 	Agents     string `yaml:"agents"`     // metadata of the engines' ranks; default "": none
-	Operations string `yaml:"operations"` // health, metrics, explain; default 127.0.0.1:9090
+	Operations string `yaml:"operations"` // /health, /ready, /metrics, /requests and /explain; default 127.0.0.1:9090
 	// ClientsTLS has clients connect by TLS 1.2 or newer; default: without TLS, which is for a loopback address or a proxy in front that has it.
 	ClientsTLS TLS `yaml:"clients_tls"`
 	// AgentsTLS is required where agents is not a loopback address: tokens and KV coordinates travel there.
@@ -60,7 +60,7 @@ type Listen struct {
 
 // TLS names a server certificate, both as PEM files.
 type TLS struct {
-	CertFile string `yaml:"cert_file"` // the certificate and what it was signed with, PEM
+	CertFile string `yaml:"cert_file"` // the certificate chain, PEM
 	KeyFile  string `yaml:"key_file"`  // its private key, PEM
 }
 

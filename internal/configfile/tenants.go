@@ -13,7 +13,7 @@ import (
 )
 
 // Tenants says what clients may use. Requests of one tenant are counted together: those of all keys with one name, or of tokens
-// with one issuer and subject. Each of the three limits is that of its credentials, else the one here for its name, else the default.
+// with one issuer and subject. A limit comes from the credentials, else from the entry for the name here, else from the default.
 type Tenants struct {
 	Default auth.Limits            `yaml:"default"` // where nothing else sets a limit; 0 is no limit
 	Named   map[string]auth.Limits `yaml:"named"`   // by an API key's name, or by issuer|subject

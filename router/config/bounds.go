@@ -100,8 +100,8 @@ type Limits struct {
 	// has begun with the request (a refused connection, 429, 503), or if decode alone takes the place of a prefill engine. 0: no
 	// more than retry_floor. Default 20.
 	RetryPercent *int `yaml:"retry_percent"`
-	// RetryFloor is how many retries are allowed in any case. If this and retry_percent are 0, the budget
-	// allows none. Default 10, so that at a low rate each request that a failing engine gets until its circuit opens (health.failures) can be retried.
+	// RetryFloor is how many retries of a model are allowed in ten seconds, whatever retry_percent says. If this and retry_percent are 0, the budget
+	// allows none. Default 10, enough to retry each request that a failing engine gets at a low rate until its circuit opens.
 	RetryFloor         *int `yaml:"retry_floor"`
 	Failures           int  `yaml:"failures"`             // failed connections and health checks in a row that make an engine unusable; a refused connection does at once; default 2
 	N                  int  `yaml:"n"`                    // choices of one request; default 16

@@ -61,7 +61,7 @@ type Model struct {
 	// MaxConcurrentRequests is how many requests may be with the model's engines at once; others wait. Default limits.max_concurrent_requests for each
 	// decode engine that takes requests.
 	MaxConcurrentRequests int `yaml:"max_concurrent_requests"`
-	// The engines of the prefill stage, or of the decode stage; for every connector but none.
+	// The engines of one role; models[].prefill[] and models[].decode[] have the same keys. For every connector but none.
 	Prefill []Engine `yaml:"prefill"`
 	Decode  []Engine `yaml:"decode"`
 	// Engines are the aggregated engines of connector none.
