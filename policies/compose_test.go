@@ -58,6 +58,12 @@ func TestPromptTokens(t *testing.T) {
 		{Usable: true, InFlight: 9, Place: &Placement{PromptTokens: [2]int{0, 100}}},
 		{Usable: true, Place: &Placement{PromptTokens: [2]int{101, 0}}},
 	}}
+	if c := p.Choose(Request{AnyLength: true, Unsplittable: Aggregated}, f, Draw{}); c.Decode != 1 {
+		t.Errorf("a prompt of any length: engine %d; want 1, which has the least to do", c.Decode)
+	}
+	if c := p.Choose(Request{PromptTokens: 50, MustSplit: true}, Fleet{Prefill: f.Decode, Decode: f.Decode}, Draw{}); !c.Split || c.Prefill != 0 {
+		t.Errorf("a short prompt that must be split: %+v", c)
+	}
 	for tokens, want := range map[int]int{0: 0, 100: 0, 101: 1, 1 << 20: 1} {
 		if c := p.Choose(Request{PromptTokens: tokens, Unsplittable: Aggregated}, f, Draw{}); c.Decode != want {
 			t.Errorf("%d tokens: engine %d; want %d", tokens, c.Decode, want)

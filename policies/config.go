@@ -71,7 +71,8 @@ type Part struct {
 	Name string `yaml:"name"`
 	// Weight is of scorers; default 1.
 	Weight float64 `yaml:"weight"`
-	// Strict is of filters: if no engine passes, the request waits for one that does. Default false: then the filter is left out.
+	// Strict is of filters: engines that do not pass are never chosen. If there is no other, the request waits for one that may come back, or is
+	// answered with 503 no_engine. Default false: if no engine passes, the filter is left out.
 	Strict bool `yaml:"strict"`
 	// Zone is of zone: which one; default: for a decode engine the zone of the chosen prefill engine, else all zones.
 	Zone string `yaml:"zone"`

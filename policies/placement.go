@@ -36,6 +36,6 @@ func (promptTokens) Filter(c *Candidates, keep []bool) {
 	n := c.Request.PromptTokens
 	for i := range keep {
 		p := c.Engine(i).Place
-		keep[i] = p == nil || n >= p.PromptTokens[0] && (p.PromptTokens[1] == 0 || n <= p.PromptTokens[1])
+		keep[i] = p == nil || c.Request.AnyLength || n >= p.PromptTokens[0] && (p.PromptTokens[1] == 0 || n <= p.PromptTokens[1])
 	}
 }

@@ -53,6 +53,10 @@ type Fleet struct {
 type Request struct {
 	Model        string
 	PromptTokens int // an estimate will do: bytes/4
+	// AnyLength says that the question is about prompts in general: each is worth a split and fits every engine.
+	AnyLength bool
+	// MustSplit says that decode engines serve no request alone, however short it is.
+	MustSplit bool
 	// Unsplittable says why one hand-off cannot serve this request; "" means that it can.
 	Unsplittable Reason
 	// Session is a hash of what names the request's session, the same for each of its requests; 0: it has no name.

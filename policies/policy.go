@@ -116,7 +116,7 @@ func (p *Policy) choose(q Request, f Fleet, d Draw, told *explainer) Choice {
 	switch {
 	case q.Unsplittable != "":
 		reason = q.Unsplittable
-	case q.PromptTokens < r.minPrompt:
+	case q.PromptTokens < r.minPrompt && !q.MustSplit && !q.AnyLength:
 		reason = ShortPrompt
 	}
 	w := why{rule: r, tokens: q.PromptTokens}

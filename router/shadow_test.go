@@ -35,6 +35,7 @@ func TestShadow(t *testing.T) {
 					s.Config.Models[0].Prefill[i].Zone, s.Config.Models[0].Decode[i].Zone = zone, zone
 				}
 				g := routertest.Start(t, s.Config, router.Parts{Planner: policy(tt.live), Shadow: policy(tt.shadow)})
+				g.WaitWarm() // else the choice is among the pairs that are warm
 				for n := 1; n <= 3; n++ {
 					if r := g.Post("/v1/completions", `{"model":"tiny","prompt":"a","max_tokens":4}`, "X-Session-Id", fmt.Sprint(n)); r.Status != 200 {
 						t.Fatalf("status %d: %s", r.Status, r.Body)

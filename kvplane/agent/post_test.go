@@ -122,7 +122,7 @@ func TestPostSlow(t *testing.T) {
 		if n := p.agents[0].Status().SlowPosts; n != 1 {
 			t.Errorf("%v: %d slow submissions; want 1", takes, n)
 		}
-		want := `msg="kvplane: slow submission" transfer=` + id.String() + ` peer=d@1/0/0/0 blocks=3 ranges=6 bytes=384 took=201ms`
+		want := `msg="kvplane: slow submission" transfer=` + id.String() + ` peer=d@1/0/0/0 blocks=3 ranges=6 bytes=384 took_seconds=0.201`
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("logged %q; want %q", log.String(), want)
 		}

@@ -303,7 +303,7 @@ func (f *Fleet) notePanicMode(m *Model, role Role, now bool) {
 // Serves reports whether a request for the model that is worth splitting would be given to engines, as far as is known: by
 // the policy, and by engines that have answered.
 func (f *Fleet) Serves(m *Model) bool {
-	q := policies.Request{Model: m.Name, PromptTokens: 1 << 30}
+	q := policies.Request{Model: m.Name, AnyLength: true}
 	if m.Connector.Traits().Mode == dispatch.Alone {
 		q.Unsplittable = policies.Aggregated
 	}
@@ -322,7 +322,7 @@ func (f *Fleet) DryRun(m *Model, q policies.Request) policies.Choice {
 // requireSplit makes the policy choose two engines where decode does not serve alone, whatever the request is.
 func (m *Model) requireSplit(q policies.Request) policies.Request {
 	if m.Connector.Traits().RequiresSplit {
-		q.PromptTokens, q.Unsplittable = 1<<30, ""
+		q.MustSplit, q.Unsplittable = true, ""
 	}
 	return q
 }
