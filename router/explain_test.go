@@ -22,6 +22,7 @@ func TestExplain(t *testing.T) {
 	routertest.RunVirtual(t, connector.NamePull, func(t *testing.T) {
 		s := routertest.NewPool(t, connector.NamePull, 3, 3, nil)
 		g := routertest.Start(t, s.Config, router.Parts{Planner: p})
+		g.WaitWarm()
 		explain := func(path, body string, header ...string) (int, fleet.Explanation, string) {
 			t.Helper()
 			w, r := httptest.NewRecorder(), httptest.NewRequest("POST", path, strings.NewReader(body))

@@ -21,6 +21,9 @@ func TestSessionsStay(t *testing.T) {
 		routertest.RunVirtual(t, connectorName, func(t *testing.T) {
 			s := routertest.NewPool(t, connectorName, 3, 3, nil)
 			g := routertest.Start(t, s.Config, router.Parts{Planner: p})
+			if connectorName == connector.NamePull {
+				g.WaitWarm() // else the choice is among the pairs that are warm
+			}
 			n := 0
 			ask := func(body string, header ...string) string {
 				t.Helper()
