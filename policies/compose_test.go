@@ -3,8 +3,6 @@ package policies
 import (
 	"fmt"
 	"math/rand/v2"
-	"runtime/debug"
-	"slices"
 	"testing"
 )
 
@@ -161,9 +159,7 @@ func TestWeightedRandom(t *testing.T) {
 
 // TestComposedAllocatesNothing: whatever is named in the registry.
 func TestComposedAllocatesNothing(t *testing.T) {
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		t.Skip("under the race detector pools forget, by chance, some of what is given back to them")
-	}
+	skipRaced(t)
 	var all Role
 	for _, e := range filters {
 		all.Filters = append(all.Filters, Part{Name: e.name, Requests: 5})

@@ -91,6 +91,7 @@ func TestStartingProperties(t *testing.T) {
 }
 
 func TestChooseStartingAllocatesNothing(t *testing.T) {
+	skipRaced(t)
 	f := bigFleet(16)
 	f.Prefill[3].Share, f.Decode[5].Share = 0.3, 0.2
 	for _, by := range presetNames() {
