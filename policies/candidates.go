@@ -59,6 +59,17 @@ func (c *Candidates) retain(keep []bool, why string) {
 	c.at = kept
 }
 
+// drop leaves one engine out.
+func (c *Candidates) drop(engine int) {
+	kept := c.at[:0]
+	for _, at := range c.at {
+		if at != engine {
+			kept = append(kept, at)
+		}
+	}
+	c.at = kept
+}
+
 // room returns a slice of n elements, in place of s if that is large enough. What it holds is undefined.
 func room[T any](s []T, n int) []T {
 	if cap(s) < n {

@@ -18,8 +18,8 @@ func composed(t *testing.T, role string) *Policy {
 
 // TestComposed weighs scorers against each other, with filters before them.
 func TestComposed(t *testing.T) {
-	in := func(zone string, weight float64, inFlight, cached int) Engine {
-		return Engine{Usable: true, InFlight: inFlight, Cached: cached, Place: &Placement{Zone: zone, Weight: weight}}
+	in := func(zone string, _ float64, inFlight, cached int) Engine {
+		return Engine{Usable: true, InFlight: inFlight, Cached: cached, Place: &Placement{Zone: zone}}
 	}
 	for name, tt := range map[string]struct {
 		role    string
@@ -137,7 +137,7 @@ func TestWeight(t *testing.T) {
 				got++
 			}
 		}
-		if want := draws / 4 / 10; got < want*8/10 || got > want*12/10 {
+		if want := draws / 31; got < want*8/10 || got > want*12/10 {
 			t.Errorf("%s: the canary got %d of %d requests; want about %d", by, got, draws, want)
 		}
 	}
@@ -200,6 +200,8 @@ func TestComposedMistakes(t *testing.T) {
 		"{policy: prefix, scorers: [load]}":               `default.decode.scorers is set beside policy; want one of them`,
 		"{policy: prefix, picker: best}":                  `default.decode.picker is set beside policy; want one of them`,
 		"{filters: [ahead]}":                              `default.decode.filters[0].requests is 0; want 1 or more`,
+		"{picker: power_of_two}":                          `default.decode.picker is "power_of_two" without scorers; want scorers, or round_robin or random`,
+		"{scorers: [{name: load, weight: 0}]}":            `default.decode.scorers[0] "load": weight is 0; want more than 0`,
 		"{scorers: [{name: load, weight: -1}]}":           `default.decode.scorers[0] "load": weight is -1; want more than 0`,
 		"{scorers: [{name: load, zone: a}]}":              `default.decode.scorers[0] "load": zone is set; load has no such key`,
 		"{scorers: [{name: load, strict: true}]}":         `default.decode.scorers[0] "load": strict is set; load has no such key`,
@@ -210,5 +212,81 @@ func TestComposedMistakes(t *testing.T) {
 		if got := fmt.Sprint(err); got != "p.yaml:1: "+want {
 			t.Errorf("%s:\n got %s\nwant p.yaml:1: %s", role, got, want)
 		}
+	}
+}
+
+// TestParts: engines get requests in proportion to their parts, also where none has a full one.
+func TestParts(t *testing.T) {
+	const draws = 40000
+	p, rng := plainPolicy(t, "least_load"), rand.New(rand.NewPCG(5, 5))
+	for name, tt := range map[string]struct{ weights, shares, want []float64 }{
+		"a canary beside one":                {[]float64{1, 0.1}, []float64{1, 1}, []float64{1, 0.1}},
+		"several halves":                     {[]float64{1, 0.5, 0.5, 0.5}, []float64{1, 1, 1, 1}, []float64{1, 0.5, 0.5, 0.5}},
+		"a canary beside one that is new":    {[]float64{1, 0.1}, []float64{0.5, 1}, []float64{0.5, 0.1}},
+		"all are new: by weight, not by age": {[]float64{1, 0.5}, []float64{0.2, 0.9}, []float64{1, 0.5}},
+	} {
+		f, sum := Fleet{Decode: engines(make([]int, len(tt.weights))...)}, 0.0
+		for i, w := range tt.weights {
+			f.Decode[i].Place, f.Decode[i].Share = &Placement{Weight: w}, tt.shares[i]
+			sum += tt.want[i]
+		}
+		counts := make([]int, len(tt.weights))
+		for turn := range uint64(draws) {
+			counts[p.Choose(Request{Unsplittable: Aggregated}, f, Draw{Turn: turn, Random: rng.Uint64()}).Decode]++
+		}
+		for i, n := range counts {
+			if want := draws * tt.want[i] / sum; float64(n) < want*0.93 || float64(n) > want*1.07 {
+				t.Errorf("%s: chosen %d times; want about %.0f for engine %d", name, counts, want, i)
+			}
+		}
+	}
+}
+
+// TestSessionsAndParts: an engine with a part gets that part of the sessions, and each session stays where it is.
+func TestSessionsAndParts(t *testing.T) {
+	p := plainPolicy(t, "session")
+	f := Fleet{Decode: engines(0, 0, 0)}
+	f.Decode[2].Place = &Placement{Weight: 0.5}
+	counts := make([]int, 3)
+	for s := range uint64(5000) {
+		first := -1
+		for turn := range uint64(4) {
+			c := p.Choose(Request{Unsplittable: Aggregated, Session: mix(s + 1)}, f, Draw{Turn: turn, Random: mix(turn ^ s)})
+			if first >= 0 && c.Decode != first {
+				t.Fatalf("session %d: engine %d, then %d", s, first, c.Decode)
+			}
+			first = c.Decode
+		}
+		counts[first]++
+	}
+	if counts[2] < 900 || counts[2] > 1100 {
+		t.Errorf("%d of 5000 sessions; want about 1000 for the engine with half a part", counts)
+	}
+}
+
+// TestPartnerOfFilters: a prefill engine whose decode engines the filters leave out is passed over for one that has a partner. A pinned request is
+// not filtered.
+func TestPartnerOfFilters(t *testing.T) {
+	pol, err := Parse("p.yaml", []byte("default: {prefill: round_robin, decode: {filters: [{name: zone, strict: true}], scorers: [load]}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := func(name, zone string, usable bool) Engine {
+		return Engine{Name: name, Usable: usable, Place: &Placement{Zone: zone, PromptTokens: [2]int{100, 0}}}
+	}
+	f := Fleet{Prefill: []Engine{in("pa", "a", true), in("pb", "b", true)}, Decode: []Engine{in("da", "a", false), in("db", "b", true)}}
+	for turn := range uint64(20) {
+		c, stages := pol.Explain(Request{}, f, Draw{Turn: turn})
+		if !c.Split || c.Prefill != 1 || c.Decode != 1 || len(stages) != 2 || stages[0].Candidates[0].Taken {
+			t.Fatalf("turn %d: %+v\n%+v", turn, c, stages)
+		}
+	}
+	strict := composed(t, "{filters: [{name: prompt_tokens, strict: true}], scorers: [load]}")
+	q := Request{PromptTokens: 5, Unsplittable: "previous_response_id"}
+	if c := strict.Choose(q, f, Draw{}); c.Decode >= 0 {
+		t.Errorf("engine %d takes a prompt that it is not meant for", c.Decode)
+	}
+	if q.Pinned = true; strict.Choose(q, f, Draw{}).Decode != 1 {
+		t.Error("a pinned request is not served by the only engine that can")
 	}
 }

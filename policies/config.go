@@ -70,7 +70,7 @@ type Part struct {
 	// session) or zone.
 	Name string `yaml:"name"`
 	// Weight is of scorers; default 1.
-	Weight float64 `yaml:"weight"`
+	Weight *float64 `yaml:"weight"`
 	// Strict is of filters: engines that do not pass are never chosen. If there is no other, the request waits for one that may come back, or is
 	// answered with 503 no_engine. Default false: if no engine passes, the filter is left out.
 	Strict bool `yaml:"strict"`
@@ -240,6 +240,9 @@ func (r Role) validate(at string) error {
 	if _, ok := find(pickers, r.Picker); !ok && r.Picker != "" {
 		errs = append(errs, field.Errorf(at+".picker", "is %q; want %s", r.Picker, alternatives(namesOf(pickers))))
 	}
+	if needs := r.Picker == "best" || r.Picker == "power_of_two" || r.Picker == "weighted_random"; needs && len(r.Scorers) == 0 && r.Policy == "" {
+		errs = append(errs, field.Errorf(at+".picker", "is %q without scorers; want scorers, or round_robin or random", r.Picker))
+	}
 	for i, p := range r.Filters {
 		errs = append(errs, validatePart(fmt.Sprintf("%s.filters[%d]", at, i), p, filters, "strict"))
 		if p.Name == "ahead" && p.Requests < 1 {
@@ -248,8 +251,8 @@ func (r Role) validate(at string) error {
 	}
 	for i, p := range r.Scorers {
 		errs = append(errs, validatePart(fmt.Sprintf("%s.scorers[%d]", at, i), p, scorers, "weight"))
-		if p.Weight < 0 || math.IsNaN(p.Weight) || math.IsInf(p.Weight, 0) {
-			errs = append(errs, field.Errorf(fmt.Sprintf("%s.scorers[%d].weight", at, i), "is %v; want more than 0", p.Weight))
+		if w := p.Weight; w != nil && (!(*w > 0) || math.IsInf(*w, 0)) {
+			errs = append(errs, field.Errorf(fmt.Sprintf("%s.scorers[%d].weight", at, i), "is %v; want more than 0", *w))
 		}
 	}
 	return errors.Join(errs...)
@@ -265,7 +268,7 @@ func validatePart[T any](at string, p Part, known []entry[T], also string) error
 	for _, k := range []struct {
 		key string
 		set bool
-	}{{"weight", p.Weight != 0}, {"strict", p.Strict}, {"zone", p.Zone != ""}, {"requests", p.Requests != 0}} {
+	}{{"weight", p.Weight != nil}, {"strict", p.Strict}, {"zone", p.Zone != ""}, {"requests", p.Requests != 0}} {
 		if k.set && k.key != also && !slices.Contains(e.uses, k.key) {
 			errs = append(errs, field.Errorf(at+"."+k.key, "is set; %s has no such key", p.Name))
 		}

@@ -85,6 +85,19 @@ func (e *explainer) score(at []int, s scorer, scores []float64) {
 	}
 }
 
+// untake ends the stage of a partner that was not found: the engine before it is not taken.
+func (e *explainer) untake(why string) {
+	if e == nil {
+		return
+	}
+	e.stages = e.stages[:len(e.stages)-1]
+	for i := range e.stages[len(e.stages)-1].Candidates {
+		if x := e.at(i); x.Taken {
+			x.Taken, x.LeftOut = false, why
+		}
+	}
+}
+
 // take notes which engine was taken.
 func (e *explainer) take(i int) {
 	if e != nil {

@@ -1,54 +1,52 @@
 package policies
 
-// Engines that are to get less than others: those in their slow start, and those with a weight. It is the same for every policy: of n
-// candidates, one with the part p is taken in p/n of all choices, whatever its score; in the others it is left out.
+// Engines that are to get less than others: those in their slow start, and those with a weight. It is the same for every policy: engines get
+// requests in proportion to their parts, whatever their scores; those with a full part share theirs by the policy.
 
-// partOf returns the engine's part, in 0..1 of that of an engine with the weight most.
-func (e *Engine) partOf(most float64, slowStart bool) float64 {
-	p := e.weight() / most
+// part returns the engine's part.
+func (e *Engine) part(slowStart bool) float64 {
+	p := 1.0
+	if e.Place != nil && e.Place.Weight > 0 {
+		p = e.Place.Weight
+	}
 	if slowStart && e.Share > 0 {
 		p *= min(e.Share, 1)
 	}
 	return p
 }
 
-func (e *Engine) weight() float64 {
-	if e.Place == nil || e.Place.Weight <= 0 {
-		return 1
-	}
-	return e.Place.Weight
-}
-
 // takePart takes a candidate with less than a full part, or leaves all of these out. It returns -1 then, and also where no candidate
-// has less than another.
-func (c *Candidates) takePart() int {
-	even, most, started := true, 0.0, false
+// has less than another. sticky says that a session is to have the same answer each time.
+func (c *Candidates) takePart(sticky bool) int {
+	even, started := true, false
 	for i := range c.at {
 		e := c.Engine(i)
-		even = even && e.weight() == 1 && (e.Share <= 0 || e.Share >= 1)
-		most, started = max(most, e.weight()), started || e.Share <= 0 || e.Share >= 1
+		even = even && e.part(true) == 1
+		started = started || e.Share <= 0 || e.Share >= 1
 	}
 	if even { // nearly always
 		return -1
 	}
-	n, u := float64(len(c.at)), unit(mix(^c.Draw.Random))
+	most, sum := 0.0, 0.0
+	for i := range c.at { // where all are new they share evenly
+		p := c.Engine(i).part(started)
+		most, sum = max(most, p), sum+p
+	}
+	u := unit(mix(^c.Draw.Random))
+	if sticky && c.Request.Session != 0 {
+		u = unit(mix(^c.Request.Session))
+	}
 	c.keep = room(c.keep, len(c.at))
+	u *= sum
 	for i := range c.at {
-		p := c.Engine(i).partOf(most, started) // where all are new they share evenly
-		c.keep[i] = p >= 1
-		if p >= 1 {
+		p := c.Engine(i).part(started)
+		if c.keep[i] = p == most; c.keep[i] {
 			continue
 		}
-		if u -= p / n; u < 0 {
+		if u -= p; u < 0 {
 			return i
 		}
 	}
-	full := false
-	for _, k := range c.keep {
-		full = full || k
-	}
-	if full {
-		c.retain(c.keep, "it has less than a full part, and it was not its turn")
-	}
+	c.retain(c.keep, "it has less than a full part, and it was not its turn")
 	return -1
 }

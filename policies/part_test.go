@@ -28,7 +28,7 @@ func TestStartingEnginesGetTheirShare(t *testing.T) {
 		for turn := range uint64(draws) {
 			counts[pol.Choose(Request{Unsplittable: Aggregated}, f, Draw{Turn: turn, Random: rng.Uint64()}).Decode]++
 		}
-		if want := draws * share / float64(n); float64(counts[slow]) < want*0.8 || float64(counts[slow]) > want*1.2 {
+		if want := draws * share / (float64(n-1) + share); float64(counts[slow]) < want*0.8 || float64(counts[slow]) > want*1.2 {
 			t.Errorf("seed %d, %s, %d engines: share %.2f chosen %d times; want about %.0f", seed, by, n, share, counts[slow], want)
 		}
 		for i, got := range counts {

@@ -55,6 +55,8 @@ type Request struct {
 	PromptTokens int // an estimate will do: bytes/4
 	// AnyLength says that the question is about prompts in general: each is worth a split and fits every engine.
 	AnyLength bool
+	// Pinned says that only one engine may serve the request, whatever it is like: filters are not asked.
+	Pinned bool
 	// MustSplit says that decode engines serve no request alone, however short it is.
 	MustSplit bool
 	// Unsplittable says why one hand-off cannot serve this request; "" means that it can.

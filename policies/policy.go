@@ -153,10 +153,22 @@ func (r *rule) pair(q *Request, f Fleet, d Draw, w why, told *explainer) (Choice
 	})
 	defer from.end()
 	prefills := from.Len()
-	p, pw := r.prefill.choose(from)
-	if p < 0 {
-		return Choice{}, false
+	for {
+		p, pw := r.prefill.choose(from)
+		if p < 0 {
+			return Choice{}, false
+		}
+		if n, dw := r.partner(q, f, d, p, prefills, told); n >= 0 {
+			w.prefill, w.decode = pw, dw
+			return Choice{Split: true, Prefill: p, Decode: n, Reason: Split, why: w}, true
+		}
+		told.untake("no decode engine that pairs with it passes the filters")
+		from.drop(p)
 	}
+}
+
+// partner chooses the decode engine for a prefill engine; -1 if there is none.
+func (r *rule) partner(q *Request, f Fleet, d Draw, p, prefills int, told *explainer) (int, picked) {
 	told.begin("decode", r.receiving, f.Decode, "it does not pair with the prefill engine")
 	to := candidatesOf(q, Draw{d.Turn, mix(d.Random)}, f.Decode, told, func(n int) bool { return f.pairable(p, n) })
 	defer to.end()
@@ -165,12 +177,7 @@ func (r *rule) pair(q *Request, f Fleet, d Draw, w why, told *explainer) (Choice
 		to.Draw.Turn += d.Turn / all
 	}
 	to.Partner = &f.Prefill[p]
-	n, dw := r.receiving.choose(to)
-	if n < 0 {
-		return Choice{}, false
-	}
-	w.prefill, w.decode = pw, dw
-	return Choice{Split: true, Prefill: p, Decode: n, Reason: Split, why: w}, true
+	return r.receiving.choose(to)
 }
 
 func (f Fleet) pairable(p, d int) bool { return f.Pairable == nil || f.Pairable(p, d) }

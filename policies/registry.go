@@ -40,6 +40,9 @@ var pickers = []entry[Picker]{
 	{name: "random", make: func(Part) Picker { return random{} }},
 }
 
+// sessionWeight makes a session's home better than the least load.
+var sessionWeight = 2.0
+
 // presets are policies with a name of their own.
 var presets = []struct {
 	name string
@@ -50,7 +53,7 @@ var presets = []struct {
 	{"least_load", Role{Scorers: []Part{{Name: "load"}}}},
 	{"power_of_two", Role{Scorers: []Part{{Name: "load"}}, Picker: "power_of_two"}},
 	{"prefix", Role{Filters: []Part{{Name: "ahead", Requests: mostAhead}}, Scorers: []Part{{Name: "least_work"}}}},
-	{"session", Role{Filters: []Part{{Name: "ahead", Requests: mostAhead}}, Scorers: []Part{{Name: "session", Weight: 2}, {Name: "load"}}}},
+	{"session", Role{Filters: []Part{{Name: "ahead", Requests: mostAhead}}, Scorers: []Part{{Name: "session", Weight: &sessionWeight}, {Name: "load"}}}},
 }
 
 // scored is the name in messages of a role that is no preset.
@@ -113,8 +116,8 @@ func newRole(r Role) *role {
 	for _, p := range r.Scorers {
 		e, _ := find(scorers, p.Name)
 		weight := 1.0
-		if p.Weight > 0 {
-			weight = p.Weight
+		if p.Weight != nil {
+			weight = *p.Weight
 		}
 		out.scorers, out.prefix = append(out.scorers, scorer{e.make(p), p.Name, weight}), out.prefix || e.prefix
 		out.session = out.session || e.session

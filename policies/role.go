@@ -59,14 +59,14 @@ func (r *role) choose(c *Candidates) (int, picked) {
 		w.most = max(w.most, int32(c.Engine(i).Cached))
 	}
 	for _, f := range r.filters {
-		if c.Len() > 0 {
+		if c.Len() > 0 && !c.Request.Pinned {
 			c.apply(f)
 		}
 	}
 	if c.Len() == 0 {
 		return -1, w
 	}
-	taken, other := c.takePart(), -1
+	taken, other := c.takePart(r.session), -1
 	if taken < 0 {
 		c.rate(r.scorers)
 		taken, other = r.picker.Pick(c, c.scores)

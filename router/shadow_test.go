@@ -22,11 +22,12 @@ func TestShadow(t *testing.T) {
 	for name, tt := range map[string]struct {
 		live, shadow, want string
 	}{
-		"the same":         {"{decode: session, prefill: session}", "{decode: session, prefill: session}", "same"},
-		"another decode":   {"{decode: {filters: [{name: zone, zone: a}], scorers: [load]}}", "{decode: {filters: [{name: zone, zone: b}], scorers: [load]}}", "other_decode"},
-		"another prefill":  {"{decode: session, prefill: {filters: [{name: zone, zone: a}], scorers: [load]}}", "{decode: session, prefill: {filters: [{name: zone, zone: b}], scorers: [load]}}", "other_prefill"},
-		"one engine alone": {"{decode: session}", "{decode: session, split: {min_prompt_tokens: 1000000}}", "other_path"},
-		"none":             {"{decode: session}", "{decode: {filters: [{name: zone, zone: c, strict: true}]}}", "none"},
+		"the same by chance": {"{decode: random, prefill: power_of_two}", "{decode: random, prefill: power_of_two}", "same"},
+		"the same":           {"{decode: session, prefill: session}", "{decode: session, prefill: session}", "same"},
+		"another decode":     {"{decode: {filters: [{name: zone, zone: a}], scorers: [load]}}", "{decode: {filters: [{name: zone, zone: b}], scorers: [load]}}", "other_decode"},
+		"another prefill":    {"{decode: session, prefill: {filters: [{name: zone, zone: a}], scorers: [load]}}", "{decode: session, prefill: {filters: [{name: zone, zone: b}], scorers: [load]}}", "other_prefill"},
+		"one engine alone":   {"{decode: session}", "{decode: session, split: {min_prompt_tokens: 1000000}}", "other_path"},
+		"none":               {"{decode: session}", "{decode: {filters: [{name: zone, zone: c, strict: true}]}}", "none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			routertest.RunVirtual(t, connector.NamePull, func(t *testing.T) {

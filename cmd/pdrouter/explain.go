@@ -36,7 +36,7 @@ engine.
 		if err != nil {
 			return err
 		}
-		req, err := http.NewRequestWithContext(c.Context(), http.MethodPost, strings.TrimSuffix(*operations, "/")+"/explain"+cmp.Or(*route, routeOf(body)), bytes.NewReader(body))
+		req, err := http.NewRequestWithContext(c.Context(), http.MethodPost, strings.TrimSuffix(*operations, "/")+"/explain/"+strings.TrimPrefix(cmp.Or(*route, routeOf(body)), "/"), bytes.NewReader(body))
 		if err != nil {
 			return err
 		}

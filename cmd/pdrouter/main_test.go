@@ -30,6 +30,8 @@ func TestCommandLinesRefused(t *testing.T) {
 		{[]string{"serve", "--engine", "http://e:1", "x.yaml"}, "a configuration file is named beside engines", 2},
 		{[]string{"serve", "--engine", "10.0.0.7:8000"}, `want a base URL such as http://10.0.0.7:8000`, 2},
 		{[]string{"serve", "--engine", "http://e:1/v1"}, "want it without /v1", 2},
+		{[]string{"serve", "--print-config"}, "--print-config is only of use with --prefill and --decode, or with --engine", 2},
+		{[]string{"serve", "--engine", "http://e:1", "--wait", "0s"}, "--wait is 0s; want more than 0", 2},
 		{[]string{"serve"}, "no configuration: give -c FILE, or engines by --prefill and --decode or by --engine", 1},
 		{[]string{"config", "schema", "polices"}, `invalid argument "polices"`, 2},
 		{[]string{"validate", "-c", "one.yaml", "two.yaml"}, "named twice", 2},

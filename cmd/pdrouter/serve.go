@@ -136,7 +136,14 @@ func (l *learned) check(c *cobra.Command, args []string) error {
 		wrong = "--engine is set beside --prefill and --decode; want engines that serve requests alone, or pairs"
 	case l.on() && (c.Flags().Changed("config") || len(args) > 0):
 		wrong = "a configuration file is named beside engines; want one of them"
+	case l.Wait <= 0:
+		wrong = fmt.Sprintf("--wait is %v; want more than 0", l.Wait)
 	default:
+		for _, name := range []string{"model", "bearer-token-file", "listen", "operations", "wait", "print-config"} {
+			if !l.on() && c.Flags().Changed(name) {
+				return usageError{fmt.Errorf("--%s is only of use with --prefill and --decode, or with --engine", name), c.CommandPath()}
+			}
+		}
 		for _, url := range slices.Concat(l.Prefill, l.Decode, l.Engines) {
 			if err := config.CheckURL(url); err != nil {
 				return usageError{err, c.CommandPath()}

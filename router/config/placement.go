@@ -6,7 +6,7 @@ import "fmt"
 type Placement struct {
 	// Weight is the part of the requests that the engine gets, beside others of its role with weight 1, whatever the policy: 0.1 for a
 	// canary gets a tenth of an engine's requests. More than 0, at most 1; default 1.
-	Weight float64 `yaml:"weight"`
+	Weight *float64 `yaml:"weight"`
 	// Zone is where the engine is, for the policies' filter and scorer zone; default: not known.
 	Zone string `yaml:"zone"`
 	// PromptTokens is which prompts the engine is meant for, by their length, for the policies' filter prompt_tokens; default: all.
@@ -22,8 +22,8 @@ type TokenRange struct {
 }
 
 func (p Placement) validatePlacement(at string, v *faults) {
-	if !(p.Weight >= 0 && p.Weight <= 1) {
-		v.add(at+".weight", fmt.Sprintf("is %v", p.Weight), "more than 0, at most 1; use drain for none")
+	if p.Weight != nil && !(*p.Weight > 0 && *p.Weight <= 1) {
+		v.add(at+".weight", fmt.Sprintf("is %v", *p.Weight), "more than 0, at most 1; use drain for none")
 	}
 	r := p.PromptTokens
 	if r.Min < 0 {

@@ -79,7 +79,7 @@ func (s Source) onlyDNS() string {
 		{"names", s.Names != ""}, {"control", s.Control != ""}, {"side_channel", s.SideChannel != ""}, {"bearer_token_file", s.BearerTokenFile != ""}, {"tls", s.TLS != TLS{}},
 		{"data_parallel", s.DataParallel != 0}, {"bootstrap_port", s.BootstrapPort != 0},
 		{"tensor_parallel", s.TensorParallel != 0}, {"request_id_randomization_disabled", s.RequestIDRandomizationDisabled},
-		{"weight", s.Weight != 0}, {"zone", s.Zone != ""}, {"prompt_tokens", s.PromptTokens != TokenRange{}},
+		{"weight", s.Weight != nil}, {"zone", s.Zone != ""}, {"prompt_tokens", s.PromptTokens != TokenRange{}},
 		{"allow", s.Allow != nil}, {"server", s.Server != ""}, {"gone_after", s.GoneAfter != 0}, {"max_stale", s.MaxStale != 0},
 	} {
 		if f.set {

@@ -105,7 +105,11 @@ func placementOf(p config.Placement) *policies.Placement {
 	if p == (config.Placement{}) {
 		return nil
 	}
-	return &policies.Placement{Weight: p.Weight, Zone: p.Zone, PromptTokens: [2]int{p.PromptTokens.Min, p.PromptTokens.Max}}
+	out := &policies.Placement{Zone: p.Zone, PromptTokens: [2]int{p.PromptTokens.Min, p.PromptTokens.Max}}
+	if p.Weight != nil {
+		out.Weight = *p.Weight
+	}
+	return out
 }
 
 // setLimits applies the limits of the current configuration to the engine.

@@ -36,9 +36,11 @@ func TestPlacementChangesLive(t *testing.T) {
 
 // TestPlacementIsChecked names each mistake.
 func TestPlacementIsChecked(t *testing.T) {
+	of := func(w float64) *float64 { return &w }
 	for want, place := range map[string]config.Placement{
-		"models[0].engines[0].weight is 1.5; want more than 0, at most 1; use drain for none":    {Weight: 1.5},
-		"models[0].engines[0].weight is -1; want more than 0, at most 1; use drain for none":     {Weight: -1},
+		"models[0].engines[0].weight is 1.5; want more than 0, at most 1; use drain for none":    {Weight: of(1.5)},
+		"models[0].engines[0].weight is -1; want more than 0, at most 1; use drain for none":     {Weight: of(-1)},
+		"models[0].engines[0].weight is 0; want more than 0, at most 1; use drain for none":      {Weight: of(0)},
 		"models[0].engines[0].prompt_tokens.min is -1; want 0 or more":                           {PromptTokens: config.TokenRange{Min: -1}},
 		"models[0].engines[0].prompt_tokens.max is 4; want min or more, or nothing for no bound": {PromptTokens: config.TokenRange{Min: 5, Max: 4}},
 	} {

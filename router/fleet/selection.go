@@ -42,11 +42,13 @@ type Selection struct {
 
 	probed *Engine // the last engine whose half-open circuit waits for this request
 
-	pin     *Engine // the only decode engine that may serve the request; nil if each may
-	adapter string  // of the model, which not every engine may have; "" is the model itself
-	prompt  *prompt // which engines have its prefix, by the index; nil if the policy does not use it
-	session uint64  // a hash of what names its session
-	shadow  *Shadow // what the second policy would have chosen
+	pin     *Engine       // the only decode engine that may serve the request; nil if each may
+	adapter string        // of the model, which not every engine may have; "" is the model itself
+	prompt  *prompt       // which engines have its prefix, by the index; nil if the policy does not use it
+	session uint64        // a hash of what names its session
+	tokens  int           // of its prompt
+	drawn   policies.Draw // of the last choice
+	shadow  *Shadow       // what the second policy would have chosen
 
 	prefillRoom [4]policies.Engine
 	decodeRoom  [4]policies.Engine
@@ -69,7 +71,7 @@ func (k *Selection) Choose(q policies.Request) (policies.Choice, policies.Fleet)
 	if k.m.Connector.Traits().Mode == dispatch.Alone {
 		q.Unsplittable = policies.Aggregated
 	}
-	q.Session = k.session
+	q.Session, q.Pinned, k.tokens = k.session, k.pin != nil, q.PromptTokens
 	k.noHandOff = false
 	c, f := k.chooseInRounds(k.m.requireSplit(q))
 	if c.Reason == policies.NoPair && c.Decode >= 0 && k.noHandOff {
@@ -84,7 +86,7 @@ func (k *Selection) Choose(q policies.Request) (policies.Choice, policies.Fleet)
 
 // ChooseDecode chooses another decode engine for a stream that has begun.
 func (k *Selection) ChooseDecode() policies.Choice {
-	c, _ := k.chooseInRounds(policies.Request{Model: k.m.Name, Unsplittable: "continued", Session: k.session})
+	c, _ := k.chooseInRounds(policies.Request{Model: k.m.Name, Unsplittable: "continued", Session: k.session, PromptTokens: k.tokens})
 	return c
 }
 
@@ -238,7 +240,8 @@ func (k *Selection) chooseInRounds(q policies.Request) (policies.Choice, policie
 // askPolicy asks the policy once. A Choice without a decode engine (Decode below 0) says in Reason what is missing; one that is not Split is of
 // decode alone; Prefill and Decode are indices of the view's engines.
 func (k *Selection) askPolicy(q policies.Request, f policies.Fleet) policies.Choice {
-	return k.f.planner.Choose(q, f, policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()})
+	k.drawn = policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}
+	return k.f.planner.Choose(q, f, k.drawn)
 }
 
 // preferWarm replaces a pair that has not shaken hands by one that has. So a request waits for a handshake only if no other pair is left.

@@ -1,8 +1,6 @@
 package fleet
 
 import (
-	"math/rand/v2"
-
 	"pdrouter/policies"
 )
 
@@ -15,7 +13,7 @@ type Shadow struct {
 
 // askShadow asks the second policy with the view that the first one had.
 func (k *Selection) askShadow(q policies.Request, f policies.Fleet, live policies.Choice) *Shadow {
-	d := policies.Draw{Turn: k.m.turn.Load(), Random: rand.Uint64()}
+	d := k.drawn // the same chance, so that a policy does not differ from itself
 	c := k.f.shadow.Choose(q, f, d)
 	if c.Split && f.Pairable != nil && !k.warm(c.Prefill, c.Decode) { // as preferWarm
 		warm := f

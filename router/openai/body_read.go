@@ -97,7 +97,7 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 // written reads a value and returns it as it was written, if it is text; else nil.
 func (p *bodyParser) written() []byte {
 	from, c := p.Pos, p.Peek()
-	if !p.Value(p.depth) || c != '"' {
+	if !p.Value(p.depth) || c != '"' || p.Pos-from <= len(`""`) {
 		return nil
 	}
 	return p.Bytes[from:p.Pos]
