@@ -159,16 +159,17 @@ func TestConsumerOfAForgottenSessionDrains(t *testing.T) {
 		p.await(id, kvplane.Sent)
 		time.Sleep(time.Hour)
 		p.forget(d.inc)
-		seen := func() int {
+		answersLocked := func() int { return net.seen["status"] + net.seen["heartbeat-ack"] } // of CANCEL and of HEARTBEAT, whichever comes first
+		answers := func() int {
 			net.mu.Lock()
 			defer net.mu.Unlock()
-			return net.seen["status"]
+			return answersLocked()
 		}
 		net.mu.Lock()
 		net.faults = nil
-		told := net.seen["status"]
+		told := answersLocked()
 		net.mu.Unlock()
-		for seen() == told {
+		for answers() == told {
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(500 * time.Millisecond)
