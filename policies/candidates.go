@@ -15,7 +15,7 @@ type Candidates struct {
 	term    []float64 // of each candidate, by one scorer
 	keep    []bool    // scratch of filters
 	request Request
-	told    *explainer // nil: nobody asks
+	told    *explainer // nil: the choice is not explained
 }
 
 // Len is how many there are.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"pdrouter/internal/field"
 )
 
 // composed has the same role for both, written in YAML.
@@ -194,9 +196,9 @@ func TestComposedAllocatesNothing(t *testing.T) {
 // TestComposedMistakes names each mistake and where it is.
 func TestComposedMistakes(t *testing.T) {
 	for role, want := range map[string]string{
-		"{scorers: [lode]}":                               `default.decode.scorers[0].name is "lode"; want ` + alternatives(namesOf(scorers)),
-		"{filters: [zones], scorers: [load]}":             `default.decode.filters[0].name is "zones"; want ` + alternatives(namesOf(filters)),
-		"{scorers: [load], picker: worst}":                `default.decode.picker is "worst"; want ` + alternatives(namesOf(pickers)),
+		"{scorers: [lode]}":                               `default.decode.scorers[0].name is "lode"; want ` + field.OneOf(namesOf(scorers)),
+		"{filters: [zones], scorers: [load]}":             `default.decode.filters[0].name is "zones"; want ` + field.OneOf(namesOf(filters)),
+		"{scorers: [load], picker: worst}":                `default.decode.picker is "worst"; want ` + field.OneOf(namesOf(pickers)),
 		"{policy: prefix, scorers: [load]}":               `default.decode.scorers is set beside policy; want one of them`,
 		"{policy: prefix, picker: best}":                  `default.decode.picker is set beside policy; want one of them`,
 		"{filters: [ahead]}":                              `default.decode.filters[0].requests is 0; want 1 or more`,

@@ -229,7 +229,7 @@ func (c Choosing) validate(at string) error {
 func (r Role) validate(at string) error {
 	var errs []error
 	if _, ok := preset(r.Policy); !ok && r.Policy != "" {
-		errs = append(errs, field.Errorf(at+".policy", "is %q; want %s", r.Policy, alternatives(presetNames())))
+		errs = append(errs, field.Errorf(at+".policy", "is %q; want %s", r.Policy, field.OneOf(presetNames())))
 	}
 	if r.Policy != "" && len(r.Scorers) > 0 {
 		errs = append(errs, field.Errorf(at+".scorers", "is set beside policy; want one of them"))
@@ -238,7 +238,7 @@ func (r Role) validate(at string) error {
 		errs = append(errs, field.Errorf(at+".picker", "is set beside policy; want one of them"))
 	}
 	if _, ok := find(pickers, r.Picker); !ok && r.Picker != "" {
-		errs = append(errs, field.Errorf(at+".picker", "is %q; want %s", r.Picker, alternatives(namesOf(pickers))))
+		errs = append(errs, field.Errorf(at+".picker", "is %q; want %s", r.Picker, field.OneOf(namesOf(pickers))))
 	}
 	if needs := r.Picker == "best" || r.Picker == "power_of_two" || r.Picker == "weighted_random"; needs && len(r.Scorers) == 0 && r.Policy == "" {
 		errs = append(errs, field.Errorf(at+".picker", "is %q without scorers; want scorers, or round_robin or random", r.Picker))
@@ -262,7 +262,7 @@ func (r Role) validate(at string) error {
 func validatePart[T any](at string, p Part, known []entry[T], also string) error {
 	e, ok := find(known, p.Name)
 	if !ok {
-		return field.Errorf(at+".name", "is %q; want %s", p.Name, alternatives(namesOf(known)))
+		return field.Errorf(at+".name", "is %q; want %s", p.Name, field.OneOf(namesOf(known)))
 	}
 	var errs []error
 	for _, k := range []struct {

@@ -2,7 +2,6 @@ package policies
 
 import (
 	"slices"
-	"strings"
 )
 
 // entry is something that a configuration can name.
@@ -76,14 +75,6 @@ func preset(name string) (Role, bool) {
 		}
 	}
 	return Role{}, false
-}
-
-// alternatives lists names for messages: "a, b or c".
-func alternatives(names []string) string {
-	if len(names) < 2 {
-		return strings.Join(names, "")
-	}
-	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
 }
 
 func namesOf[T any](from []entry[T]) []string {

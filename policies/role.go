@@ -55,8 +55,10 @@ type picked struct {
 // choose returns the index in its role's engines of the candidate that it takes, -1 if none is left.
 func (r *role) choose(c *Candidates) (int, picked) {
 	w := picked{by: r, other: -1}
-	for i := range c.at {
-		w.most = max(w.most, int32(c.Engine(i).Cached))
+	if r.prefix {
+		for i := range c.at {
+			w.most = max(w.most, int32(c.Engine(i).Cached))
+		}
 	}
 	for _, f := range r.filters {
 		if c.Len() > 0 && !c.Request.Pinned {

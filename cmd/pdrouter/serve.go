@@ -36,11 +36,15 @@ func serveCommand() *cobra.Command {
 		load := func() (*configfile.Loaded, error) { return configfile.Load(*path) }
 		if learned.on() {
 			text, err := learned.learn(c.Context(), c.ErrOrStderr())
-			if err != nil || learned.print {
-				_, _ = c.OutOrStdout().Write(text)
+			if err != nil {
 				return err
 			}
 			load = func() (*configfile.Loaded, error) { return configfile.Parse("", text) }
+			if learned.print {
+				_, err := load()
+				_, _ = c.OutOrStdout().Write(text)
+				return err
+			}
 		}
 		l, err := load()
 		if errors.Is(err, os.ErrNotExist) && *path == defaultConfig && !c.Flags().Changed("config") {
@@ -168,10 +172,5 @@ func (l *learned) learn(ctx context.Context, out io.Writer) ([]byte, error) {
 		return nil, errors.Join(all...)
 	}
 	text, err := configfile.Marshal(configfile.File{Listen: configfile.Listen{Clients: l.listen, Operations: l.operations}, Config: config.Config{Models: []config.Model{m}}})
-	if err != nil {
-		return nil, err
-	}
-	text = append([]byte(learnedHead), text...)
-	_, err = configfile.Parse("", text)
-	return text, err
+	return append([]byte(learnedHead), text...), err
 }

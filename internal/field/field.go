@@ -5,7 +5,17 @@ package field
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
+
+// OneOf lists alternatives for messages: "a, b or c".
+func OneOf(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
 
 // Error says what is wrong with one key.
 type Error struct {

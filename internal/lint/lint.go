@@ -30,7 +30,7 @@ func Packages() map[string]Package {
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp"},
 		},
 		// What each engine protocol's legs carry and how they end. It knows no configuration: that asks it for traits.
-		"router/connector": {Ours: []string{"metadata", "router/dispatch", "router/openai", "router/openai/answer", "router/openai/jsonscan"}},
+		"router/connector": {Ours: []string{"internal/field", "metadata", "router/dispatch", "router/openai", "router/openai/answer", "router/openai/jsonscan"}},
 		// What an operator can set. It asks connectors which keys their engines have.
 		"router/config": {Ours: []string{"internal/field", "internal/yamlfile", "metadata", "router/connector", "router/dispatch"}},
 		// What became of finished requests. kvplane/control: what its event streams say of transfers.

@@ -3,6 +3,8 @@ package yamlfile
 import (
 	"reflect"
 	"strings"
+
+	"pdrouter/internal/field"
 )
 
 // pointed takes pointers off t.
@@ -49,12 +51,7 @@ func keysOf(t reflect.Type) string {
 	if t == nil || pointed(t).Kind() != reflect.Struct {
 		return ""
 	}
-	keys := allKeys(pointed(t))
-	if len(keys) < 2 {
-		return strings.Join(keys, "")
-	}
-	last := len(keys) - 1
-	return strings.Join(keys[:last], ", ") + " or " + keys[last]
+	return field.OneOf(allKeys(pointed(t)))
 }
 
 func allKeys(t reflect.Type) []string {

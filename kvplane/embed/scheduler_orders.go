@@ -121,8 +121,8 @@ func (s *Scheduler) Cancel(id kvplane.TransferID, why string) error {
 	return nil
 }
 
-// tellProducers lets the producers of a decode leg that is to be abandoned hear of it. No order has named them yet if the leg was only admitted,
-// and they would keep its blocks for a lease.
+// tellProducers prepares for abandoning a decode leg that was only admitted. No order has named its producers yet; a queue order does. Without it they
+// would not hear of the end, and would keep the blocks for a lease.
 func (s *Scheduler) tellProducers(id kvplane.TransferID, l *leg) {
 	if l.phase == legAdmitted && l.role == metadata.Decode {
 		s.order(&sched.Orders{Queue: []sched.Queued{{ID: id, Peer: l.peer}}})

@@ -4,8 +4,8 @@ import "fmt"
 
 // Placement is what a policy may use of an engine: how much of the requests it is to get, where it is, and what it is meant for.
 type Placement struct {
-	// Weight is the part of the requests that the engine gets, beside others of its role with weight 1, whatever the policy: 0.1 for a
-	// canary gets a tenth of an engine's requests. More than 0, at most 1; default 1.
+	// Weight is the part of the requests that the engine gets, beside others of its role with weight 1, whatever the policy: with 0.1 a
+	// canary gets a tenth of what each of them gets. More than 0, at most 1; default 1.
 	Weight *float64 `yaml:"weight"`
 	// Zone is where the engine is, for the policies' filter and scorer zone; default: not known.
 	Zone string `yaml:"zone"`

@@ -8,8 +8,8 @@ import (
 	"encoding/binary"
 	"net"
 	"strconv"
-	"strings"
 
+	"pdrouter/internal/field"
 	"pdrouter/metadata"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
@@ -153,8 +153,7 @@ func Names() string {
 	for _, c := range All() {
 		names = append(names, c.Traits().Name)
 	}
-	last := len(names) - 1
-	return strings.Join(names[:last], ", ") + " or " + names[last]
+	return field.OneOf(names)
 }
 
 func Find(name string) (Connector, bool) {

@@ -42,9 +42,7 @@ func (x *Exchange) plan() dispatch.Event {
 	}
 	x.Sum.Phases.Plan = x.selection.Now.Sub(x.Sum.Arrived)
 	x.Sum.Reason, x.Sum.Prefill, x.Sum.Decode = string(choice.Reason), "", ""
-	if s := x.selection.Shadow(); s != nil {
-		x.Sum.Shadow = &report.Shadow{Result: s.Result, Prefill: s.Prefill, Decode: s.Decode, Why: s.Why}
-	}
+	x.Sum.Shadow = (*report.Shadow)(x.selection.Shadow())
 	if choice.Decode < 0 {
 		return x.noEngine(choice)
 	}

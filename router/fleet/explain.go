@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"pdrouter/policies"
-	"pdrouter/router/dispatch"
 	"pdrouter/router/openai"
 )
 
@@ -58,28 +57,27 @@ func (f *Fleet) Explain(m *Model, adapter string, b *openai.Body, session uint64
 	k.Begin(Excluded{}, true)
 	k.FindPrompt(b)
 	defer k.ForgetPrompt()
-	q := policies.Request{Model: m.Name, PromptTokens: b.PromptTokens(), Unsplittable: policies.Reason(b.Unsplittable), Session: session}
-	if m.Connector.Traits().Mode == dispatch.Alone {
-		q.Unsplittable = policies.Aggregated
-	}
-	q = m.requireSplit(q)
-	ask := func(v policies.Fleet) (policies.Choice, []policies.Stage) {
-		return planner.Explain(q, v, policies.Draw{Turn: m.turn.Load() + 1, Random: rand.Uint64()})
+	q := k.complete(policies.Request{Model: m.Name, PromptTokens: b.PromptTokens(), Unsplittable: policies.Reason(b.Unsplittable)})
+	var stages []policies.Stage
+	ask := func(v policies.Fleet) (c policies.Choice) {
+		c, stages = planner.Explain(q, v, policies.Draw{Turn: m.turn.Load() + 1, Random: rand.Uint64()})
+		return c
 	}
 	view, _, _ := k.view()
-	c, stages := ask(view)
+	c := ask(view)
 	if c.Decode < 0 { // as chooseInRounds
 		k.panicMode = true
 		view, _, _ = k.view()
-		c, stages = ask(view)
+		c = ask(view)
 	}
-	if c.Split && view.Pairable != nil && !k.warm(c.Prefill, c.Decode) { // as preferWarm
-		warm := view
-		warm.Pairable = func(p, d int) bool { return k.warm(p, d) && k.pairable(p, d) }
-		if other, how := ask(warm); other.Split {
-			c, stages = other, how
+	c = k.preferWarm(view, c, func(v policies.Fleet) policies.Choice {
+		cold := stages
+		warm := ask(v)
+		if !warm.Split { // the first choice stands
+			stages = cold
 		}
-	}
+		return warm
+	})
 	c = k.refuseAlone(c)
 	out := Explanation{Model: m.Name, Rule: planner.Rule(m.Name), Split: c.Split, Reason: c.Reason, Why: c.Why(), PromptTokens: b.PromptTokens(), Session: session != 0}
 	if c.Split {

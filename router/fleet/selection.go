@@ -68,20 +68,23 @@ func (k *Selection) Begin(excluded Excluded, overloadedToo bool) {
 
 // Choose chooses the engines of a request.
 func (k *Selection) Choose(q policies.Request) (policies.Choice, policies.Fleet) {
-	if k.m.Connector.Traits().Mode == dispatch.Alone {
-		q.Unsplittable = policies.Aggregated
-	}
-	q.Session, q.Pinned, k.tokens = k.session, k.pin != nil, q.PromptTokens
-	k.noHandOff = false
-	c, f := k.chooseInRounds(k.m.requireSplit(q))
+	q = k.complete(q)
+	k.tokens, k.noHandOff = q.PromptTokens, false
+	c, f := k.chooseInRounds(q)
 	if c.Reason == policies.NoPair && c.Decode >= 0 && k.noHandOff {
 		c.Reason = NoHandOff
 	}
 	c = k.refuseAlone(c)
 	if k.f.shadow != nil && !k.dryRun {
-		k.shadow = k.askShadow(k.m.requireSplit(q), f, c)
+		k.shadow = k.askShadow(q, f, c)
 	}
 	return c, f
+}
+
+// complete adds to a request what the model and the selection know of it.
+func (k *Selection) complete(q policies.Request) policies.Request {
+	q.Session, q.Pinned = k.session, k.pin != nil
+	return k.m.requireSplit(k.m.aggregated(q))
 }
 
 // ChooseDecode chooses another decode engine for a stream that has begun.
@@ -226,7 +229,7 @@ func (k *Selection) chooseInRounds(q policies.Request) (policies.Choice, policie
 		if k.dryRun || c.Decode < 0 {
 			return c, f
 		}
-		c = k.preferWarm(q, f, c)
+		c = k.preferWarm(f, c, func(f policies.Fleet) policies.Choice { return k.askPolicy(q, f) })
 		k.f.notePanicMode(k.m, Prefill, prefill && c.Split)
 		k.f.notePanicMode(k.m, Decode, decode)
 		if k.takeProbes(c, prefill, decode) {
@@ -244,14 +247,14 @@ func (k *Selection) askPolicy(q policies.Request, f policies.Fleet) policies.Cho
 	return k.f.planner.Choose(q, f, k.drawn)
 }
 
-// preferWarm replaces a pair that has not shaken hands by one that has. So a request waits for a handshake only if no other pair is left.
+// preferWarm replaces a pair that has not shaken hands by one that has, if ask finds one in a view of these pairs alone. So a request waits for a handshake only if no other pair is left.
 // The pair that was passed over shakes hands in the background, as every pair does.
-func (k *Selection) preferWarm(q policies.Request, f policies.Fleet, c policies.Choice) policies.Choice {
+func (k *Selection) preferWarm(f policies.Fleet, c policies.Choice, ask func(policies.Fleet) policies.Choice) policies.Choice {
 	if !c.Split || f.Pairable == nil || k.warm(c.Prefill, c.Decode) {
 		return c
 	}
 	f.Pairable = func(p, d int) bool { return k.warm(p, d) && k.pairable(p, d) }
-	if w := k.askPolicy(q, f); w.Split {
+	if w := ask(f); w.Split {
 		return w
 	}
 	return c
@@ -306,10 +309,7 @@ func (f *Fleet) notePanicMode(m *Model, role Role, now bool) {
 // Serves reports whether a request for the model that is worth splitting would be given to engines, as far as is known: by
 // the policy, and by engines that have answered.
 func (f *Fleet) Serves(m *Model) bool {
-	q := policies.Request{Model: m.Name, AnyLength: true}
-	if m.Connector.Traits().Mode == dispatch.Alone {
-		q.Unsplittable = policies.Aggregated
-	}
+	q := m.aggregated(policies.Request{Model: m.Name, AnyLength: true})
 	k := &Selection{f: f, m: m, Now: time.Now(), dryRun: true, provenOnly: true, overloadedToo: true}
 	c, _ := k.chooseInRounds(q)
 	return c.Decode >= 0
@@ -320,6 +320,14 @@ func (f *Fleet) DryRun(m *Model, q policies.Request) policies.Choice {
 	k := &Selection{f: f, m: m, Now: time.Now(), dryRun: true, overloadedToo: true}
 	c, _ := k.chooseInRounds(k.m.requireSplit(q))
 	return c
+}
+
+// aggregated marks requests of a model whose engines hand nothing off.
+func (m *Model) aggregated(q policies.Request) policies.Request {
+	if m.Connector.Traits().Mode == dispatch.Alone {
+		q.Unsplittable = policies.Aggregated
+	}
+	return q
 }
 
 // requireSplit makes the policy choose two engines where decode does not serve alone, whatever the request is.

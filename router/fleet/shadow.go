@@ -13,16 +13,10 @@ type Shadow struct {
 
 // askShadow asks the second policy with the view that the first one had.
 func (k *Selection) askShadow(q policies.Request, f policies.Fleet, live policies.Choice) *Shadow {
-	d := k.drawn // the same chance, so that a policy does not differ from itself
-	c := k.f.shadow.Choose(q, f, d)
-	if c.Split && f.Pairable != nil && !k.warm(c.Prefill, c.Decode) { // as preferWarm
-		warm := f
-		warm.Pairable = func(p, d int) bool { return k.warm(p, d) && k.pairable(p, d) }
-		if w := k.f.shadow.Choose(q, warm, d); w.Split {
-			c = w
-		}
+	ask := func(f policies.Fleet) policies.Choice {
+		return k.f.shadow.Choose(q, f, k.drawn) // the same chance, so that a policy does not differ from itself
 	}
-	c = k.refuseAlone(c)
+	c := k.refuseAlone(k.preferWarm(f, ask(f), ask))
 	out := &Shadow{Result: "same", Why: c.Why()}
 	if c.Split {
 		out.Prefill = k.m.Prefill[c.Prefill].Name
