@@ -63,6 +63,9 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, rere
 		}
 	}
 	f.Begin(cfg, was)
+	for _, m := range f.Models {
+		m.Queue.SetOrder(cfg.Queue.Order == config.OrderFair, cfg.Queue.HalfLife)
+	}
 	s := &snapshot{cfg: cfg, parts: parts, fleet: f, sealer: seal, limits: limitsOf(cfg)}
 	s.monitored = monitor.Snapshot{Fleet: f, Timeouts: s.cfg.Timeouts, Stock: parts.Stock, Token: parts.Token, Gone: parts.Gone}
 	s.reclaim = reclaim.Snapshot{

@@ -13,7 +13,7 @@ import (
 
 // LiveKeys are what a reload may change, with all below them.
 func LiveKeys() []string {
-	return []string{"listen", "models", "timeouts", "limits", "health", "priorities", "strict", "media",
+	return []string{"listen", "models", "timeouts", "limits", "health", "priorities", "queue", "strict", "media",
 		"isolate_prefix_cache", "prefix_cache_secret_file", "policy", "auth", "tenants", "log"}
 }
 

@@ -106,7 +106,7 @@ func Load(path string) (*Loaded, error) {
 func Parse(path string, b []byte) (*Loaded, error) {
 	var c File
 	f := yamlfile.Decode(path, b, &c)
-	for _, section := range []string{"timeouts", "limits", "health"} {
+	for _, section := range []string{"timeouts", "limits", "health", "queue"} {
 		f.CheckZeros(section)
 	}
 	c = c.withDefaults()

@@ -155,7 +155,7 @@ func TestConfigDump(t *testing.T) {
 		}
 		if changed := want.Changes(got); len(changed) > 0 && file != zero {
 			for _, key := range changed {
-				if !strings.HasPrefix(key, "timeouts") && !strings.HasPrefix(key, "limits") && !strings.HasPrefix(key, "health") && !strings.HasPrefix(key, "metadata.redis") {
+				if !strings.HasPrefix(key, "timeouts") && !strings.HasPrefix(key, "limits") && !strings.HasPrefix(key, "health") && !strings.HasPrefix(key, "queue") && !strings.HasPrefix(key, "metadata.redis") {
 					t.Errorf("%s: %s differs", path, key)
 				}
 			}

@@ -6,7 +6,9 @@
 package admission
 
 import (
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pdrouter/router/reason"
@@ -19,32 +21,62 @@ type Capacity interface {
 	Places() int
 }
 
-// Queue is the queue of one model and its counters. It is safe for concurrent use. A reload of the configuration changes its limits
-// and nothing else. Call SetLimits before anything else.
+// Queue is the queue of one model and its counters. It is safe for concurrent use. A reload of the configuration changes its limits and its order
+// and nothing else. Call SetLimits before anything else; until SetOrder is called the order is first come, first served.
+//
+// It reads no clock. A time that is earlier than that of the call before counts as the same.
 type Queue struct {
+	counts atomic.Int64 // until when service is counted, in nanoseconds since 1970
+
 	mu       sync.Mutex
 	list     waitlist
+	drain    drain
+	at       time.Time // of the last call
+	halfLife time.Duration
 	capacity Capacity
 	length   int    // how many may wait
 	waited   uint64 // requests that had to wait
 	denied   [reason.Count]uint64
 }
 
+// Request is what the queue knows of a request.
+type Request struct {
+	Priority int       // a higher one goes first
+	Arrived  time.Time // a step of the priority is worth a second of it
+	Tenant   string    // under whom the caller's use is counted; "" for callers without a name, together
+	Weight   int       // of the tenant: its share of the service; 0 is 1
+	Session  uint64    // 0: it is a session of its own
+	Prompt   int       // tokens, as estimated
+}
+
+// Used is what the engines have done for a request.
+type Used struct {
+	Computed int  // tokens of the prompt that were not found in a cache
+	Output   int  // tokens of the answer
+	Unknown  bool // then the estimate of the prompt stays
+}
+
 // Slot is a place with a model's engines. It belongs to one request. The zero value holds no place.
-type Slot struct{ queue *Queue }
+type Slot struct {
+	queue  *Queue
+	flow   *flow   // what it is charged to; nil if its service is not counted
+	prompt int     // tokens that were charged for it
+	age    float64 // when
+}
 
 // Release gives the place back. The next request that waits gets it. A second call does nothing.
-func (s *Slot) Release() {
+func (s *Slot) Release(used Used, now time.Time) {
 	if q := s.queue; q != nil {
 		s.queue = nil
-		q.done()
+		q.done(s, used, now)
 	}
 }
 
 // Result is what a request got: a slot, or the reason why it has none.
 type Result struct {
-	Slot Slot
-	Why  reason.Reason // None with a slot
+	Slot  Slot
+	Why   reason.Reason // None with a slot
+	Drain time.Duration // without one: how long the queue takes to give a place to all that wait now and one more; 0 if unknown
 }
 
 // SetLimits sets what a configuration allows: the places that c has, and length requests that wait. Places that this adds are
@@ -55,43 +87,70 @@ func (q *Queue) SetLimits(c Capacity, length int) {
 	q.capacity, q.length = c, length
 }
 
-// TryAcquire takes a place if one is free and no request waits.
-func (q *Queue) TryAcquire() (Slot, bool) {
+// SetOrder sets how the next request is chosen among those of one priority: by attained service if it is fair, else by arrival. Attained service
+// halves in halfLife, which is more than 0. What was attained before is kept.
+func (q *Queue) SetOrder(fair bool, halfLife time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.halfLife, q.list.fair = halfLife, fair
+	if !fair {
+		q.counts.Store(0)
+	}
+}
+
+// Counts reports whether service is counted: requests wait, or have waited within the last half-life. What is served while no request has to
+// wait takes nothing from others. Only then it matters which session a request is of.
+func (q *Queue) Counts(now time.Time) bool { return now.UnixNano() < q.counts.Load() }
+
+// TryAcquire takes a place if one is free and no request waits.
+func (q *Queue) TryAcquire(r Request, now time.Time) (Slot, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.advanceLocked(now)
 	if !q.list.take(q.capacity.Places()) {
 		return Slot{}, false
 	}
-	return Slot{q}, true
+	s := Slot{queue: q}
+	if q.Counts(now) {
+		s.flow, s.prompt, s.age = q.list.flowOf(&r), r.Prompt, q.list.age
+		s.flow.pins++
+		q.list.charge(s.flow, float64(s.prompt))
+	}
+	return s, true
 }
 
-// Enqueue adds a request that arrived at since to the queue. Receive the result from the waiter. If the waiter is nil, the result is known
-// already: a place came free, or the queue is full.
-func (q *Queue) Enqueue(priority int, since time.Time) (Result, *Waiter) {
-	w := &Waiter{priority: priority, since: since, done: make(chan Result, 1)}
+// Enqueue adds a request to the queue. Receive the result from the waiter. If the waiter is nil, the result is known already: a place came free,
+// or the queue is full.
+func (q *Queue) Enqueue(r Request, now time.Time) (Result, *Waiter) {
+	w := &Waiter{request: r, done: make(chan Result, 1)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.advanceLocked(now)
 	q.grantLocked()
+	if q.list.fair {
+		q.counts.Store(now.Add(q.halfLife).UnixNano())
+	}
 	place, out := q.list.offer(w, q.capacity.Places(), q.length)
 	if out != nil {
 		q.denyLocked(out, reason.QueueFull)
 	}
 	switch place {
 	case placeTaken:
-		return Result{Slot: Slot{q}}, nil
+		return Result{Slot: Slot{queue: q}}, nil
 	case placeDenied:
 		q.denied[reason.QueueFull]++
-		return Result{Why: reason.QueueFull}, nil
+		return q.refusedLocked(reason.QueueFull), nil
 	}
 	q.waited++
 	return Result{}, w
 }
 
 // Drop ends the wait of a request for the reason why. It does nothing if the wait has ended.
-func (q *Queue) Drop(w *Waiter, why reason.Reason) {
+func (q *Queue) Drop(w *Waiter, why reason.Reason, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.list.remove(w) {
+	q.advanceLocked(now)
+	if q.list.leave(w) {
 		q.denyLocked(w, why)
 	}
 }
@@ -103,24 +162,51 @@ func (q *Queue) Update() {
 	q.grantLocked()
 }
 
-// done takes a place back and gives it to the next request.
-func (q *Queue) done() {
+// done takes a place back, charges what its request has used, and gives the place to the next request.
+func (q *Queue) done(s *Slot, used Used, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.advanceLocked(now)
+	if s.flow != nil {
+		s.flow.pins--
+		if q.list.fair && !used.Unknown { // the prompt was computed when it was charged
+			q.list.charge(s.flow, float64(used.Computed-s.prompt)*math.Exp2(s.age-q.list.age)+outputWeight*float64(used.Output))
+		}
+	}
 	q.list.done()
+	q.drain.done()
 	q.grantLocked()
+}
+
+// advanceLocked has time pass.
+func (q *Queue) advanceLocked(now time.Time) {
+	dt := now.Sub(q.at)
+	if q.at.IsZero() {
+		dt = 0
+	} else if dt <= 0 {
+		return
+	}
+	q.at = now
+	q.drain.pass(dt, q.list.running)
+	if q.halfLife > 0 {
+		q.list.age += float64(dt) / float64(q.halfLife)
+	}
 }
 
 func (q *Queue) grantLocked() {
 	places := q.capacity.Places()
 	for w := q.list.next(places); w != nil; w = q.list.next(places) {
-		w.done <- Result{Slot: Slot{q}}
+		w.done <- Result{Slot: Slot{queue: q, flow: w.held, prompt: w.request.Prompt, age: q.list.age}}
 	}
 }
 
 func (q *Queue) denyLocked(w *Waiter, why reason.Reason) {
 	q.denied[why]++
-	w.done <- Result{Why: why}
+	w.done <- q.refusedLocked(why)
+}
+
+func (q *Queue) refusedLocked(why reason.Reason) Result {
+	return Result{Why: why, Drain: q.drain.of(q.list.waiting+1, q.capacity.Places())}
 }
 
 // Stats is the state of a queue, and its counters since the start.

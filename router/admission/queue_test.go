@@ -27,23 +27,23 @@ func newQueue(n, length int) (*admission.Queue, *places) {
 func TestQueueResults(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	q, p := newQueue(1, 2)
-	first, ok := q.TryAcquire()
+	first, ok := q.TryAcquire(admission.Request{}, now)
 	if !ok {
 		t.Fatal("the only place is not free")
 	}
-	if _, ok := q.TryAcquire(); ok {
+	if _, ok := q.TryAcquire(admission.Request{}, now); ok {
 		t.Error("there are two places")
 	}
-	_, dropped := q.Enqueue(0, now)
-	_, replaced := q.Enqueue(-1, now)
-	if got, w := q.Enqueue(-1, now); w != nil || got.Why != reason.QueueFull {
+	_, dropped := q.Enqueue(admission.Request{Priority: 0, Arrived: now}, now)
+	_, replaced := q.Enqueue(admission.Request{Priority: -1, Arrived: now}, now)
+	if got, w := q.Enqueue(admission.Request{Priority: -1, Arrived: now}, now); w != nil || got.Why != reason.QueueFull {
 		t.Errorf("enqueued in a full queue: %+v", got)
 	}
-	_, granted := q.Enqueue(0, now)
-	q.Drop(dropped, reason.ClientLeft)
-	q.Drop(dropped, reason.Shutdown)
-	first.Release()
-	first.Release()
+	_, granted := q.Enqueue(admission.Request{Priority: 0, Arrived: now}, now)
+	q.Drop(dropped, reason.ClientLeft, now)
+	q.Drop(dropped, reason.Shutdown, now)
+	first.Release(admission.Used{}, now)
+	first.Release(admission.Used{}, now)
 	for _, row := range []struct {
 		w    *admission.Waiter
 		want reason.Reason
@@ -52,10 +52,10 @@ func TestQueueResults(t *testing.T) {
 		if got.Why != row.want {
 			t.Errorf("the wait ended with %v; want %v", got.Why, row.want)
 		}
-		got.Slot.Release()
+		got.Slot.Release(admission.Used{}, now)
 	}
 	p.n.Store(0)
-	_, w := q.Enqueue(0, now)
+	_, w := q.Enqueue(admission.Request{Priority: 0, Arrived: now}, now)
 	p.n.Store(1)
 	q.Update()
 	if got := <-w.Done(); got.Why != reason.None {
@@ -73,24 +73,27 @@ func TestQueueResults(t *testing.T) {
 func TestQueueConcurrent(t *testing.T) {
 	const most = 4
 	q, p := newQueue(most, 8)
+	q.SetOrder(true, time.Millisecond)
 	var running atomic.Int64
 	var wg sync.WaitGroup
 	for seed := range uint64(32) {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			for range 200 {
+				now := time.Now()
 				if seed == 0 {
 					p.n.Store(rng.Int64N(most + 1))
 					q.Update()
 				}
-				slot, ok := q.TryAcquire()
+				r := admission.Request{Priority: rng.IntN(3), Arrived: now, Tenant: string('a' + rune(rng.IntN(3))), Session: rng.Uint64N(4), Prompt: rng.IntN(9999)}
+				slot, ok := q.TryAcquire(r, now)
 				if !ok {
-					got, w := q.Enqueue(rng.IntN(3), time.Now())
+					got, w := q.Enqueue(r, now)
 					if w != nil {
 						if rng.IntN(2) == 0 || seed == 0 {
-							q.Drop(w, reason.QueueTimeout)
+							q.Drop(w, reason.QueueTimeout, now)
 						} else {
-							go q.Drop(w, reason.ClientLeft)
+							go q.Drop(w, reason.ClientLeft, now)
 						}
 						got = <-w.Done()
 					}
@@ -103,7 +106,7 @@ func TestQueueConcurrent(t *testing.T) {
 					t.Errorf("%d requests have a place; want at most %d", n, most)
 				}
 				running.Add(-1)
-				slot.Release()
+				slot.Release(admission.Used{Computed: rng.IntN(9999), Output: rng.IntN(999), Unknown: rng.IntN(9) == 0}, time.Now())
 			}
 		})
 	}

@@ -15,9 +15,9 @@ type oracleQueue struct {
 }
 
 func (o *oracleQueue) before(a, b *Waiter) bool {
-	ka := a.since.Add(-time.Duration(a.priority) * priorityWorth)
-	kb := b.since.Add(-time.Duration(b.priority) * priorityWorth)
-	return ka.Before(kb) || ka.Equal(kb) && a.priority > b.priority
+	ka := a.request.Arrived.Add(-time.Duration(a.request.Priority) * priorityWorth)
+	kb := b.request.Arrived.Add(-time.Duration(b.request.Priority) * priorityWorth)
+	return ka.Before(kb) || ka.Equal(kb) && a.request.Priority > b.request.Priority
 }
 
 func (o *oracleQueue) first() *Waiter {
@@ -44,11 +44,11 @@ func (o *oracleQueue) offer(e *Waiter, max, length int) (placed, *Waiter) {
 	var out *Waiter
 	if len(o.list) >= length {
 		for _, x := range o.list { // the last that came of the lowest
-			if out == nil || x.priority <= out.priority {
+			if out == nil || x.request.Priority <= out.request.Priority {
 				out = x
 			}
 		}
-		if out == nil || out.priority >= e.priority {
+		if out == nil || out.request.Priority >= e.request.Priority {
 			return placeDenied, nil
 		}
 		o.without(out)
@@ -89,8 +89,8 @@ func TestQueueAgainstOracle(t *testing.T) {
 				}
 				// Nobody was passed by one that came more than its priority is worth behind it.
 				for _, e := range o.list {
-					ahead := time.Duration(got.priority-e.priority) * priorityWorth
-					check("aging", got.since.Sub(e.since) <= max(ahead, 0))
+					ahead := time.Duration(got.request.Priority-e.request.Priority) * priorityWorth
+					check("aging", got.request.Arrived.Sub(e.request.Arrived) <= max(ahead, 0))
 				}
 			}
 		}
@@ -98,7 +98,7 @@ func TestQueueAgainstOracle(t *testing.T) {
 			now = now.Add(time.Duration(rng.IntN(700)) * time.Millisecond)
 			switch rng.IntN(5) {
 			case 0, 1:
-				e := &Waiter{priority: rng.IntN(4) - 1, since: now}
+				e := &Waiter{request: Request{Priority: rng.IntN(4) - 1, Arrived: now, Tenant: string('a' + rune(rng.IntN(3))), Session: rng.Uint64N(3)}}
 				all = append(all, e)
 				gp, gout := q.offer(e, maxRun, length)
 				wp, wout := o.offer(e, maxRun, length)
@@ -112,7 +112,7 @@ func TestQueueAgainstOracle(t *testing.T) {
 			case 3:
 				if len(all) > 0 {
 					e := all[rng.IntN(len(all))]
-					check("remove", q.remove(e) == o.without(e))
+					check("remove", q.leave(e) == o.without(e))
 				}
 			case 4:
 				maxRun = 1 + rng.IntN(4)
@@ -121,7 +121,7 @@ func TestQueueAgainstOracle(t *testing.T) {
 			check("counts", q.running == o.running && q.waiting == len(o.list) && q.waiting <= max(length, 0))
 			n := 0
 			for _, l := range q.levels {
-				for e := l.first; e != nil; e = e.next {
+				for e := l.line.first; e != nil; e = e.next[ofPriority] {
 					n++
 				}
 			}

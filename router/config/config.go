@@ -33,6 +33,8 @@ type Config struct {
 	// Priorities are the priorities of waiting requests, by the name of the tenant they are counted under. A higher one goes first:
 	// one step is worth one second of waiting. From -100 to 100; default 0.
 	Priorities map[string]int `yaml:"priorities"`
+	// Queue says which of the requests that wait goes next.
+	Queue Queue `yaml:"queue"`
 	// Strict refuses a body that carries kv_transfer_params with 400 instead of dropping the field. Default false.
 	Strict bool `yaml:"strict"`
 	// Media says which media URLs bodies may contain.
@@ -111,7 +113,7 @@ type Engine struct {
 
 // WithDefaults returns the configuration with every zero replaced by its default. The models are copied.
 func (c Config) WithDefaults() Config {
-	c.Timeouts, c.Limits, c.Health = c.Timeouts.withDefaults(), c.Limits.withDefaults(), c.Health.withDefaults()
+	c.Timeouts, c.Limits, c.Health, c.Queue = c.Timeouts.withDefaults(), c.Limits.withDefaults(), c.Health.withDefaults(), c.Queue.withDefaults()
 	models := make([]Model, len(c.Models))
 	copy(models, c.Models)
 	for i := range models {
@@ -152,6 +154,7 @@ func (c Config) Validate() error {
 			v.add("priorities."+tenant, fmt.Sprintf("is %d", p), "-100 to 100")
 		}
 	}
+	c.Queue.validate(&v)
 	c.Timeouts.validate(&v)
 	c.Media.validate(&v)
 	if c.PrefixCacheSecretFile != "" && !c.IsolatePrefixCache {

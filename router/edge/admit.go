@@ -28,6 +28,7 @@ type request struct {
 	name     string             // what stands in the path, where the route has a name in it
 	ctype    string             // of a form
 	query    string             // of the path, where it means something
+	session  uint64             // as Request.Session, also where only the queue looks at it
 	lease    Lease              // of the caller's limits; nil if there are none
 	slot     admission.Slot     // its place with the engines
 	x        *exchange.Exchange // once there is one
@@ -59,7 +60,7 @@ func (q *request) Ended(x *exchange.Exchange) {
 		q.srv.Backgrounds.Hold(id, e, q.Forwarded, l)
 		q.lease = nil
 	}
-	used = x.Used() // tokens, for the lease
+	used = x.Used() // tokens, for the lease and the queue
 }
 
 // FanEnded releases what was taken for the request.
@@ -67,7 +68,7 @@ func (q *request) FanEnded(used exchange.UsedTokens) { q.release(used) }
 
 // release gives back the request's place, and ends its lease of limits with what the request has used. It may be called twice.
 func (q *request) release(used exchange.UsedTokens) {
-	q.slot.Release() // the next request that waits gets the place
+	q.slot.Release(admission.Used{Computed: max(0, used.Prompt-used.Cached), Output: used.Answer, Unknown: used.Unknown}, time.Now()) // the next request that waits gets the place
 	if lease := q.lease; lease != nil {
 		q.lease = nil // also if Done panics: it is called once
 		lease.Done(used.Total())
@@ -212,19 +213,19 @@ func (srv *Edge) admit(q *request, conn net.Conn, header []byte) *openai.Error {
 		q.release(exchange.UsedTokens{})
 		return ofCaller(errTooManyBackground(), q.who, q.Model.Name)
 	}
-	g := q.Model.Queue
+	g, r := q.Model.Queue, q.queued(header)
 	var got admission.Result
 	var w *admission.Waiter
-	if s, ok := g.TryAcquire(); ok {
+	if s, ok := g.TryAcquire(r, time.Now()); ok {
 		got.Slot = s
-	} else if got, w = g.Enqueue(q.standing(header), q.Arrived); w != nil {
+	} else if got, w = g.Enqueue(r, time.Now()); w != nil {
 		q.Checked = time.Since(q.Arrived)
-		late := time.AfterFunc(q.snapshot.Config.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout) })
-		watch, _ := srv.Disconnects.Watch(conn, func() { g.Drop(w, reason.ClientLeft) })
+		late := time.AfterFunc(q.snapshot.Config.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout, time.Now()) })
+		watch, _ := srv.Disconnects.Watch(conn, func() { g.Drop(w, reason.ClientLeft, time.Now()) })
 		select {
 		case got = <-w.Done():
 		case <-srv.closing: // also if no configuration has the queue's model any more
-			g.Drop(w, reason.Shutdown)
+			g.Drop(w, reason.Shutdown, time.Now())
 			got = <-w.Done()
 		}
 		late.Stop()
@@ -238,7 +239,19 @@ func (srv *Edge) admit(q *request, conn net.Conn, header []byte) *openai.Error {
 		return nil
 	}
 	q.release(exchange.UsedTokens{})
-	return ofCaller(openai.ErrQueue(got.Why, q.Model.Name), q.who, q.Model.Name)
+	e := openai.ErrQueue(got.Why, q.Model.Name)
+	if got.Why == reason.QueueFull || got.Why == reason.QueueTimeout {
+		e.RetryAfter = admission.RetryAfter(got.Drain, q.snapshot.Config.Timeouts.Queue)
+	}
+	return ofCaller(e, q.who, q.Model.Name)
+}
+
+// queued is what the queue has to know of the request.
+func (q *request) queued(header []byte) admission.Request {
+	return admission.Request{
+		Priority: q.standing(header), Arrived: q.Arrived, Tenant: q.who.Tenant, Weight: q.snapshot.Config.Queue.Weights[q.who.Tenant],
+		Session: q.session, Prompt: q.Body.PromptTokens(),
+	}
 }
 
 // standing is how urgent the request is: the more the sooner. Callers with the scope say so themselves, in the engines' way: the

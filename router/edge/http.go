@@ -81,8 +81,10 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 	if e = q.check(body, c.Response().Header.Set); e != nil {
 		return srv.reject(c, e)
 	}
-	if q.Model.UsesSessions() {
-		q.Session = SessionOf(h.Peek, q.Body)
+	if uses := q.Model.UsesSessions(); uses || q.Model.Queue.Counts(q.Arrived) {
+		if q.session = SessionOf(h.Peek, q.Body); uses {
+			q.Session = q.session
+		}
 	}
 	if q.Model.ForwardsAuthorization {
 		q.forwardAuthorization(h)

@@ -13,6 +13,7 @@ import (
 // UsedTokens is what a request has used.
 type UsedTokens struct {
 	Prompt, Answer int
+	Cached         int // of the prompt: they were not computed
 	Unknown        bool
 }
 
@@ -33,7 +34,7 @@ func (x *Exchange) Used() UsedTokens {
 	case x.b.Unsplittable == openai.UnsplitStored: // the request that created the response was charged
 		return UsedTokens{}
 	case x.usage.Counted:
-		u := UsedTokens{Prompt: s.PromptTokens, Answer: s.OutputTokens}
+		u := UsedTokens{Prompt: s.PromptTokens, Cached: s.CachedTokens, Answer: s.OutputTokens}
 		if stream := x.Reply.Stream; stream != nil && !stream.Whole() {
 			u.Answer = max(u.Answer, x.usage.Pieces)
 		}
@@ -43,7 +44,7 @@ func (x *Exchange) Used() UsedTokens {
 	case s.Outcome == dispatch.FailedBefore && x.Why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == dispatch.Completed && !s.Stream:
 		return UsedTokens{Unknown: true}
 	}
-	u := UsedTokens{Prompt: x.b.PromptTokens(), Answer: x.usage.Pieces + x.unreadTokens()}
+	u := UsedTokens{Prompt: x.b.PromptTokens(), Cached: s.CachedTokens, Answer: x.usage.Pieces + x.unreadTokens()}
 	if a := x.cur; a != nil && a.split && a.prefillAnswered() && a.prefill.Answer.PromptTokens > 0 { // that leg is never a stream
 		u.Prompt = a.prefill.Answer.PromptTokens
 	}

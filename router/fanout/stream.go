@@ -168,10 +168,11 @@ func (f *Fan) used() (sum exchange.UsedTokens) {
 	}
 	prompt := 0
 	for k, x := range f.branches {
+		u := x.Used()
 		if k%f.n == 0 {
 			prompt = 0
+			sum.Cached += u.Cached
 		}
-		u := x.Used()
 		sum.Prompt += max(0, u.Prompt-prompt)
 		prompt = max(prompt, u.Prompt)
 		sum.Answer += u.Answer

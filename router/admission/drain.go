@@ -1,0 +1,60 @@
+package admission
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// drainHalfLife is how fast older completions lose weight.
+	drainHalfLife = time.Minute
+	// longestRetry bounds Retry-After: the SDKs of OpenAI and Anthropic ignore a longer one, and come back much sooner.
+	longestRetry = time.Minute
+	// unknownRetry is Retry-After as long as no request has ended.
+	unknownRetry = time.Second
+)
+
+// drain estimates when a queue will have given out a number of places. It learns how long a request keeps its place: the time that places
+// were taken, by the requests that ended. Requests that are still under way count with the time so far. It reads no clock. The zero value
+// knows nothing.
+type drain struct {
+	taken   float64 // seconds that places were taken, all places added up; of the last few minutes
+	ended   float64 // requests that ended in the same time
+	decayed time.Duration
+}
+
+// pass notes that so many places were taken for that long.
+func (d *drain) pass(dt time.Duration, running int) {
+	d.taken += dt.Seconds() * float64(running)
+	if d.decayed += dt; d.decayed >= time.Second { // not each time: it would cost each request two powers
+		left := math.Exp2(-float64(d.decayed) / float64(drainHalfLife))
+		d.taken, d.ended, d.decayed = d.taken*left, d.ended*left, 0
+	}
+}
+
+// done notes that a request ended.
+func (d *drain) done() { d.ended++ }
+
+// of predicts how long it takes until a model with so many places has given out n more of them; 0 if nothing is known. Both bounds of
+// RetryAfter apply to what it returns.
+func (d *drain) of(n, places int) time.Duration {
+	switch {
+	case places <= 0:
+		return longestRetry
+	case d.ended < 1:
+		return 0
+	}
+	each := d.taken / d.ended // seconds
+	return time.Duration(min(float64(n)*each/float64(places), longestRetry.Seconds()) * float64(time.Second))
+}
+
+// RetryAfter is what a refused request is told: the time that the queue takes to drain, in whole seconds, rounded up. It is at least a second
+// and at most a minute; and at most as long as a request may wait, as by then each request that waits now has its place or has given up. If the
+// time is not known (0) it is a second.
+func RetryAfter(drain, longestWait time.Duration) time.Duration {
+	if drain <= 0 {
+		return unknownRetry
+	}
+	drain = min(drain, longestWait, longestRetry)
+	return max(time.Second, (drain + time.Second - 1).Truncate(time.Second))
+}

@@ -1,0 +1,50 @@
+package router_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"pdrouter/internal/routertest"
+	"pdrouter/router"
+	"pdrouter/router/config"
+	"pdrouter/router/connector"
+)
+
+// TestQueueOrder has requests of two tenants, one of them with sessions, wait for one place, and says in what order they are served. Service counts from
+// the first request that waits on, so that the session of that one is not known.
+func TestQueueOrder(t *testing.T) {
+	for _, row := range []struct{ order, want string }{
+		{config.OrderFIFO, "first a b c d light"},
+		{config.OrderFair, "first a light b d c"},
+	} {
+		t.Run(row.order, func(t *testing.T) {
+			s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
+			s.Config.Models[0].MaxConcurrentRequests = 1
+			s.Config.Queue.Order = row.order
+			gate := make(chan struct{})
+			s.Decode[0].HoldUntil(gate)
+			g := routertest.Start(t, s.Config, router.Parts{Clients: tenants{}})
+			body := func(name string) string { return fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":16}`, name) }
+			var wg sync.WaitGroup
+			wg.Go(func() { g.Post(routertest.PathCompletions, body("first"), "Authorization", "heavy") })
+			routertest.Eventually(t, "the place is taken", func() bool { return s.Decode[0].UnderWay() == 1 })
+			for i, c := range [][3]string{{"a", "heavy", "1"}, {"b", "heavy", "1"}, {"c", "heavy", "1"}, {"d", "heavy", "2"}, {"light", "light", ""}} {
+				wg.Go(func() { g.Post(routertest.PathCompletions, body(c[0]), "Authorization", c[1], "X-Session-Id", c[2]) })
+				routertest.Eventually(t, "it waits", func() bool { return g.Router.Stats().Queues[0].Waiting == i+1 })
+			}
+			close(gate)
+			wg.Wait()
+			var got []string
+			for _, q := range s.Cluster.All() {
+				_, name, _ := strings.Cut(q.Body, `"prompt":"`)
+				name, _, _ = strings.Cut(name, `"`)
+				got = append(got, name)
+			}
+			if strings.Join(got, " ") != row.want {
+				t.Errorf("served %v; want %s", got, row.want)
+			}
+		})
+	}
+}
