@@ -159,6 +159,7 @@ func Packages() map[string]Package {
 		// One strict reader words the mistakes of every YAML file alike.
 		"policies":                 {Ours: []string{"internal/field", "internal/yamlfile"}},
 		"policies/prefixes":        {}, // what engines are thought to have: the state that policies itself has none of
+		"policies/blocks":          {}, // what engines say that they hold
 		"internal/field":           {}, // a leaf: the error of one key of a configuration
 		"internal/yamlfile":        {Ours: []string{"internal/field"}, Outside: []string{"go.yaml.in/yaml/v3"}},
 		"bench":                    {Ours: []string{"bench/harness", "bench/suites/fault", "bench/suites/handover", "bench/suites/idle", "bench/suites/overhead", "bench/suites/pair", "bench/suites/plane", "bench/suites/planevllm", "bench/suites/redis", "bench/suites/replay", "bench/suites/stock", "bench/suites/stream"}}, // suites by name
