@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -88,5 +89,32 @@ func TestFault63QueueTimeoutIsExact(t *testing.T) {
 				t.Errorf("request %d ended as %d behind %v; want %d behind %v", i, got.status, got.after, want.status, want.after)
 			}
 		}
+	})
+}
+
+// TestRetryAfterOfQueue has requests of 3 s each take one place. Once one has ended, a request that finds the queue full is told that two others and
+// itself come first: 9 s.
+func TestRetryAfterOfQueue(t *testing.T) {
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
+		s.Config.Models[0].MaxConcurrentRequests, s.Config.Limits.Queue = 1, new(2)
+		s.Config.Timeouts.Queue = 30 * time.Second
+		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoSlow, N: 3000}}})
+		g := routertest.StartIn(t, n, s.Config, parts)
+		ask := func() routertest.Reply { return g.Post(routertest.PathCompletions, routertest.PlainBody) }
+		if r := ask(); r.Status != 200 {
+			t.Fatalf("status %d: %s", r.Status, r.Body)
+		}
+		var group sync.WaitGroup
+		for range 3 {
+			group.Go(func() { ask() })
+		}
+		routertest.Eventually(t, "two wait", func() bool { return g.Router.Stats().Queues[0].Waiting == 2 })
+		r := ask()
+		if after := r.Header.Get("Retry-After"); r.Status != 503 || r.Header.Get("X-Pdrouter-Reason") != "queue_full" || after != "9" && after != "10" ||
+			r.Header.Get("Retry-After-Ms") != after+"000" {
+			t.Errorf("status %d, header %v; want 503 queue_full, Retry-After 9 or 10", r.Status, r.Header)
+		}
+		group.Wait()
 	})
 }

@@ -7,7 +7,7 @@ import (
 
 const (
 	// drainHalfLife is how fast older completions lose weight.
-	drainHalfLife = time.Minute
+	drainHalfLife = 30 * time.Second
 	// longestRetry bounds Retry-After: the SDKs of OpenAI and Anthropic ignore a longer one, and come back much sooner.
 	longestRetry = time.Minute
 	// unknownRetry is Retry-After as long as no request has ended.
