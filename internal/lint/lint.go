@@ -59,6 +59,7 @@ func Packages() map[string]Package {
 		"router/admission":       {Ours: []string{"router/reason"}},                                                                        // the queue in front of a model, its retry budget
 		"router/fleet/health":    {},                                                                                                       // a leaf: pure values that take the time
 		"router/kvevents/batch":  {},                                                                                                       // a leaf: reads what engines publish of their KV caches
+		"router/kvevents/stream": {},                                                                                                       // a leaf: losses, restarts and replays of that stream, pure
 		"router/openai/sse":      {},                                                                                                       // a leaf: cuts a stream into events, knows no event
 		// What agents say to each other, and why it is believed; wiretest is for tests.
 		"kvplane/wire":          {Ours: []string{"kvplane", "kvplane/internal/varint", "kvplane/plan", "kvplane/transfer", "kvplane/transport", "metadata"}},
