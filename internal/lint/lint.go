@@ -140,7 +140,7 @@ func Packages() map[string]Package {
 		// The store that gateways share. Engines and libpdkv.so do not link it: see TestPackagesLinkNoneOfTheUnlinked.
 		"metadata/redisstore": {Ours: []string{"metadata"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		"metadata/handshake":  {Ours: []string{"metadata"}}, // which pairs have shaken hands; of the records it needs the names of runs
-		"metadata/vllm":       {Ours: []string{"metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
+		"metadata/vllm":       {Ours: []string{"internal/zmtp", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
 		// A leaf each: JSON that all readers understand alike; files that are there whole or not at all.
 		"auth/internal/strictjson": {},
 		"auth/internal/files":      {},
@@ -201,6 +201,7 @@ func Packages() map[string]Package {
 		// A leaf: the table of metrics and the registry that is made from it.
 		"internal/telemetry": {Outside: []string{"github.com/prometheus/client_golang"}},
 		"internal/nonblock":  {Outside: []string{"golang.org/x/sys"}},
+		"internal/zmtp":      {}, // a leaf: one connection of ZeroMQ's protocol
 		"internal/e2e":       {},
 		"internal/faults":    {},
 		"internal/lint":      {},

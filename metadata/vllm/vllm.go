@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"pdrouter/internal/zmtp"
 	"pdrouter/metadata"
 )
 
@@ -65,7 +66,7 @@ func (e Engine) First(ctx context.Context) (metadata.Record, error) {
 		return metadata.Record{}, fmt.Errorf("vllm: no engine to ask")
 	}
 	var rec metadata.Record
-	err := e.talk(ctx, 0, func(c *conn) (err error) {
+	err := e.talk(ctx, 0, func(c *zmtp.Conn) (err error) {
 		rec, err = e.ask(c, metadata.Rank{})
 		return err
 	})
@@ -81,7 +82,7 @@ func (e Engine) All(ctx context.Context) ([]metadata.Record, error) {
 	}
 	recs := make([]metadata.Record, 0, e.size.DP*e.size.PP*e.size.TP)
 	for dp := range e.size.DP {
-		err := e.talk(ctx, dp, func(c *conn) error {
+		err := e.talk(ctx, dp, func(c *zmtp.Conn) error {
 			for pp := range e.size.PP {
 				for tp := range e.size.TP {
 					rec, err := e.ask(c, metadata.Rank{DP: dp, PP: pp, TP: tp})
@@ -112,13 +113,13 @@ func (e *MovedError) Error() string {
 }
 
 // talk opens a connection to data-parallel rank dp, has f use it, and closes it.
-func (e Engine) talk(ctx context.Context, dp int, f func(*conn) error) error {
+func (e Engine) talk(ctx context.Context, dp int, f func(*zmtp.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
-	c, err := dial(ctx, e.address(dp))
+	c, err := zmtp.Dial(ctx, e.address(dp), "REQ")
 	if err == nil {
 		err = f(c)
-		c.close()
+		c.Close()
 	}
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
@@ -130,8 +131,8 @@ func (e Engine) talk(ctx context.Context, dp int, f func(*conn) error) error {
 }
 
 // ask asks for one rank, which must exist.
-func (e Engine) ask(c *conn, rank metadata.Rank) (metadata.Record, error) {
-	parts, err := c.request(question(rank))
+func (e Engine) ask(c *zmtp.Conn, rank metadata.Rank) (metadata.Record, error) {
+	parts, err := request(c, question(rank))
 	if err != nil {
 		return metadata.Record{}, fmt.Errorf("rank %v: %w", rank, err)
 	}
