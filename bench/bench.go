@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"pdrouter/bench/harness"
+	"pdrouter/bench/suites/fair"
 	"pdrouter/bench/suites/fault"
 	"pdrouter/bench/suites/handover"
 	"pdrouter/bench/suites/idle"
@@ -23,7 +24,7 @@ import (
 
 // Suites are all, in the order in which they run.
 func Suites() []harness.Suite {
-	return slices.Concat(overhead.Suites(), stream.Suites(), []harness.Suite{handover.Suite(), handover.ReferenceSuite(), replay.Suite()}, plane.Suites(), pair.Suites(), []harness.Suite{stock.Suite(), planevllm.Suite(), overhead.PrefixSuite(), idle.Suite(), redis.Suite(), fault.Suite()})
+	return slices.Concat(overhead.Suites(), stream.Suites(), []harness.Suite{handover.Suite(), handover.ReferenceSuite(), replay.Suite(), fair.Suite()}, plane.Suites(), pair.Suites(), []harness.Suite{stock.Suite(), planevllm.Suite(), overhead.PrefixSuite(), idle.Suite(), redis.Suite(), fault.Suite()})
 }
 
 // Choose returns the suites of the given names in their order; a name such as "overhead" is all that begin with it and a
