@@ -24,6 +24,7 @@ type fakeTeller struct {
 	mu    sync.Mutex
 	dies  int // tokens until the connection breaks; -1: never
 	asked []string
+	given []string // the token ids that came with a hand-off in place of messages
 }
 
 // nextToken is what the model says behind ids.
@@ -49,11 +50,16 @@ func (f *fakeTeller) serve(w http.ResponseWriter, r *http.Request) {
 	var b struct {
 		Prompt   json.RawMessage
 		Messages json.RawMessage
-		Max      int  `json:"max_tokens"`
+		Max      int `json:"max_tokens"`
+		Stream   bool
 		Tell     bool `json:"return_token_ids"`
 		Options  struct {
 			Usage bool `json:"include_usage"`
 		} `json:"stream_options"`
+		KV struct {
+			Hands bool            `json:"do_remote_decode"`
+			IDs   json.RawMessage `json:"prompt_token_ids"`
+		} `json:"kv_transfer_params"`
 	}
 	if json.Unmarshal(raw, &b) != nil {
 		http.Error(w, "no", 400)
@@ -69,6 +75,13 @@ func (f *fakeTeller) serve(w http.ResponseWriter, r *http.Request) {
 			ids = append(ids, int(c))
 		}
 	}
+	if r.URL.Path == routertest.PathChat && b.KV.IDs != nil { // as stock vLLM does
+		ids = nil
+		_ = json.Unmarshal(b.KV.IDs, &ids)
+		f.mu.Lock()
+		f.given = append(f.given, string(b.KV.IDs))
+		f.mu.Unlock()
+	}
 	if len(ids) > 0 && ids[len(ids)-1] >= 5000 {
 		http.Error(w, "half a character at the seam", 500)
 		return
@@ -76,6 +89,21 @@ func (f *fakeTeller) serve(w http.ResponseWriter, r *http.Request) {
 	prompt, _ := json.Marshal(ids)
 	chat := r.URL.Path == routertest.PathChat
 	id := fmt.Sprintf(`"id":"%s","created":%d,"model":"tiny"`, r.Header.Get("X-Request-Id"), len(ids))
+	if !b.Stream {
+		w.Header().Set("Content-Type", "application/json")
+		told := "null"
+		if b.Tell {
+			told = string(prompt)
+		}
+		params := "null"
+		if b.KV.Hands {
+			params = fmt.Sprintf(`{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"p","remote_host":"10.1.2.3","remote_port":5601,"tp_size":1,`+
+				`"remote_block_ids":[[1]],"remote_request_id":%q}`, r.Header.Get("X-Request-Id"))
+		}
+		fmt.Fprintf(w, `{%s,"object":"x","choices":[{"index":0,"text":"t","finish_reason":"length"}],"prompt_token_ids":%s,"usage":{"prompt_tokens":%d},"kv_transfer_params":%s}`,
+			id, told, len(ids), params)
+		return
+	}
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	hidden := func(v string) string {
 		if b.Tell {

@@ -223,9 +223,9 @@ var costs = []struct {
 	most      cost
 	raced     float64
 }{
-	{"pull 1 KB", connector.NamePull, false, 1 << 10, cost{22, 6800}, 60},
+	{"pull 1 KB", connector.NamePull, false, 1 << 10, cost{23, 6800}, 60},
 	{"pull 220 KB", connector.NamePull, false, 220 << 10, cost{23, 6800}, 60},
-	{"pull 1 KB stream", connector.NamePull, true, 1 << 10, cost{25, 6900}, 70},
+	{"pull 1 KB stream", connector.NamePull, true, 1 << 10, cost{26, 6900}, 70},
 	{"pull 220 KB stream", connector.NamePull, true, 220 << 10, cost{26, 6900}, 70},
 	{"push 1 KB", connector.NamePush, false, 1 << 10, cost{26, 7000}, 60},
 	{"push 220 KB", connector.NamePush, false, 220 << 10, cost{27, 7000}, 60},

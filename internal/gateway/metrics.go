@@ -26,6 +26,7 @@ type metrics struct {
 	phases         *prometheus.HistogramVec // model, phase
 	ttft           *prometheus.HistogramVec // model, role, engine
 	tokens         *prometheus.CounterVec   // model, kind
+	tokenIDs       *prometheus.CounterVec   // model, result
 	transferParams *prometheus.CounterVec   // model
 	continuations  *prometheus.CounterVec   // model, result
 	refusals       *prometheus.CounterVec   // status, reason
@@ -129,6 +130,7 @@ func newMetrics(version, commit string) *metrics {
 		phases:         r.Histogram("pdrouter_request_phase_duration_seconds"),
 		ttft:           r.Histogram("pdrouter_time_to_first_token_seconds"),
 		tokens:         r.Counter("pdrouter_tokens_total"),
+		tokenIDs:       r.Counter("pdrouter_prompt_token_ids_total"),
 		transferParams: r.Counter("pdrouter_client_transfer_params_total"),
 		continuations:  r.Counter("pdrouter_continuations_total"),
 		refusals:       r.Counter("pdrouter_refusals_total"),
@@ -169,6 +171,9 @@ func (m *metrics) observe(s report.Summary) {
 	model.output.Add(float64(s.OutputTokens))
 	if s.Shadow != nil {
 		m.shadow.WithLabelValues(s.Model, s.Shadow.Result).Inc()
+	}
+	if s.TokenIDs != report.TokensNone {
+		m.tokenIDs.WithLabelValues(s.Model, s.TokenIDs.String()).Inc()
 	}
 	if s.Removed {
 		m.transferParams.WithLabelValues(s.Model).Inc()

@@ -98,7 +98,7 @@ func collected(t *testing.T, read func(*telemetry.Scrape)) string {
 func allMetrics(t *testing.T) *metrics {
 	t.Helper()
 	m := newMetrics("v1", "abcdef0")
-	m.observe(report.Summary{Shadow: &report.Shadow{Result: "same"}, Model: "m", Route: "/v1/completions", Status: 200, Outcome: dispatch.Completed, Reason: "split", Prefill: "p",
+	m.observe(report.Summary{TokenIDs: report.TokensForwarded, Shadow: &report.Shadow{Result: "same"}, Model: "m", Route: "/v1/completions", Status: 200, Outcome: dispatch.Completed, Reason: "split", Prefill: "p",
 		Decode: "d", Attempts: 1, Continued: 1, Removed: true, Phases: report.Phases{FirstToken: 1, Total: 1}})
 	m.refused(404, "unknown_model")
 	m.refusedAgent(403, "bad_signature")

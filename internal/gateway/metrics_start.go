@@ -10,6 +10,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/edge"
 	"pdrouter/router/reason"
+	"pdrouter/router/report"
 )
 
 // expect makes the series of each model exist at 0 before its first request, without those of its engines and pairs. It may be
@@ -21,6 +22,7 @@ func (m *metrics) expect(models []config.Model) {
 		for _, result := range []string{"done", "failed", "unsupported"} {
 			m.continuations.WithLabelValues(model.Name, result)
 		}
+		m.tokenIDs.WithLabelValues(model.Name, report.TokensForwarded.String())
 		for _, why := range []policies.Reason{policies.Split, policies.ShortPrompt, policies.NoPrefill, policies.NoPair, policies.Aggregated} {
 			m.decisions.WithLabelValues(model.Name, string(why))
 		}

@@ -54,9 +54,11 @@ const (
 	DoBigToken  = "big token"     // one token of N bytes, and then none until the client goes; not streamed, an answer that is so much larger
 	DoNewEngine = "new engine id" // prefill was started anew
 
-	DoRefuseLate = "503 later"   // behind N milliseconds
-	DoErrorLate  = "500 later"   // behind N milliseconds
-	DoLateToken  = "late tokens" // N milliseconds before every token but the first
+	DoRefuseIDs  = "400 token ids" // of a leg that asks for, or carries, the prompt's token ids; it names them
+	DoBareIDs    = "400 unnamed"   // the same, without a name
+	DoRefuseLate = "503 later"     // behind N milliseconds
+	DoErrorLate  = "500 later"     // behind N milliseconds
+	DoLateToken  = "late tokens"   // N milliseconds before every token but the first
 )
 
 // Engine speaks as much of an engine's protocol as the router needs. Its answer is "tok0 tok1 …".
@@ -198,8 +200,9 @@ func (f *Engine) UnderWay() int {
 // Habit is how an engine answers.
 type Habit struct {
 	Tokens int
-	Parrot bool // its tokens begin with the prompt and the seed that it was given
-	Cached int  // tokens, as its streams of completions say; 0: they do not say, and its answers say 4
+	Parrot bool   // its tokens begin with the prompt and the seed that it was given
+	IDs    string // the array of token ids that a chat's prompt has, which it answers if it is asked for; "": it ignores that
+	Cached int    // tokens, as its streams of completions say; 0: they do not say, and its answers say 4
 }
 
 func (f *Engine) habits() Habit {
@@ -236,6 +239,7 @@ type fakeBody struct {
 	MaxTokens int            `json:"max_tokens"`
 	KV        map[string]any `json:"kv_transfer_params"`
 	Options   map[string]any `json:"stream_options"`
+	IDs       bool           `json:"return_token_ids"`
 	RequestID string         `json:"request_id"`
 	path      string
 	Prompt    any         `json:"prompt"`
@@ -291,6 +295,9 @@ func (f *Engine) Serve(w http.ResponseWriter, r *http.Request) {
 	if l == "prefill" {
 		f.Cluster.isAtWork(id, true)
 		defer f.Cluster.isAtWork(id, false)
+	}
+	if (x.Do == DoRefuseIDs || x.Do == DoBareIDs) && !strings.Contains(string(raw), "token_ids") {
+		x = Fault{}
 	}
 	if f.fails(w, r, x) {
 		return
@@ -379,6 +386,9 @@ func (f *Engine) answer(w http.ResponseWriter, b fakeBody, extra string) {
 	if s, ok := b.shape(); ok {
 		_, _ = io.WriteString(w, shapedAnswer(s, b, n, extra))
 		return
+	}
+	if ids := f.habits().IDs; ids != "" && b.IDs && b.path == PathChat {
+		extra = `,"prompt_token_ids":` + ids + extra
 	}
 	finish := "stop"
 	if n < f.habits().Tokens {

@@ -37,6 +37,12 @@ func (f *Engine) fails(w http.ResponseWriter, r *http.Request, x Fault) bool {
 		FakeError(w, 403, "PermissionDeniedError", `"ticket"`)
 	case DoReject:
 		FakeError(w, 400, "BadRequestError", "400")
+	case DoRefuseIDs:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(400)
+		_, _ = io.WriteString(w, `{"error":{"message":"Extra inputs are not permitted: token_ids","type":"BadRequestError","param":null,"code":400}}`)
+	case DoBareIDs:
+		FakeError(w, 400, "BadRequestError", "400")
 	case DoNoKV:
 		FakeError(w, 503, "ServiceUnavailableError", `"transfer_failed"`)
 	case DoReset:

@@ -48,6 +48,11 @@ func requests() []Subject {
 					Help: "Prompt, cached and output tokens, as the engines count them.",
 				},
 				{
+					Name: "pdrouter_prompt_token_ids_total", Kind: Counter, Unit: "requests", Labels: []string{"model", "result"}, AtStart: "each model, forwarded",
+					Help: "Split requests by whether decode was sent the token ids of the prompt that prefill has answered (forwarded) or rendered and tokenised the prompt itself: off, route, media, prompt_text, refused, not_reported, too_large.",
+					Use:  "If not_reported or refused grows for chats, the prefill engine is too old. vllm.md explains each result.",
+				},
+				{
 					Name: "pdrouter_client_transfer_params_total", Kind: Counter, Unit: "requests", Labels: []string{"model"}, AtStart: "each model",
 					Help: "Requests from which the client's own kv_transfer_params were removed.",
 				},

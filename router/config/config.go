@@ -60,6 +60,10 @@ type Model struct {
 	// ForwardAuthorization sends the Authorization of each client to the engines, instead of a credential of the gateway (bearer_token_file).
 	// Default false: engines never see it.
 	ForwardAuthorization bool `yaml:"forward_authorization"`
+	// RetokenizeOnDecode has decode engines render and tokenise the messages of every chat themselves; connector vllm-nixl-pull only. Default
+	// false: prefill is asked for the prompt's token ids, and decode is sent them (vLLM 0.32.0 or newer; older engines ignore them). The
+	// answers are the same. Set it if both engines cannot have the same tokenizer and chat template.
+	RetokenizeOnDecode bool `yaml:"retokenize_on_decode"`
 	// MaxConcurrentRequests is how many requests may be with the model's engines at once; others wait. Default limits.max_concurrent_requests for each
 	// decode engine that takes requests.
 	MaxConcurrentRequests int `yaml:"max_concurrent_requests"`
@@ -144,6 +148,9 @@ func (c Config) Validate() error {
 			v.add(key+".name", fmt.Sprintf("is %q again", m.Name), "a name of its own")
 		}
 		names[m.Name] = true
+		if m.RetokenizeOnDecode && !m.Traits().TakesTokenIDs {
+			v.add(key+".retokenize_on_decode", "is true", "false for connector "+m.Connector)
+		}
 		if m.MaxConcurrentRequests < 0 {
 			v.add(key+".max_concurrent_requests", fmt.Sprintf("is %d", m.MaxConcurrentRequests), "more than 0")
 		}

@@ -43,6 +43,7 @@ type Traits struct {
 	Cancels         bool // both engines can be told at any time that a transfer is over
 	Writes          bool // prefill writes into decode's blocks, and no engine tells the gateway when
 	Reads           bool // decode reads prefill's blocks, which its answer names
+	TakesTokenIDs   bool // decode takes the prompt's token ids, which prefill has answered, in place of the messages
 	Meets           bool // the legs meet at prefill's bootstrap server; prefill's answer has no params
 	UnwrappedErrors bool // an error may have no wrapper, and the healthy engine of a pair may report a failed transfer
 
@@ -69,6 +70,14 @@ type Handoff struct {
 	ValidMS         int64            // how long the transfer may take
 	// Ticket is the gateway's, which both legs of connector kvplane carry; nil without a key to sign it.
 	Ticket []byte
+}
+
+// AppendTokenIDs adds the prompt's array of token ids, as prefill wrote it, to the members of a decode leg of a chat. The connector
+// TakesTokenIDs, so its members end with kv_transfer_params, and these have a member at least. Since vllm-project/vllm#48145 a decode engine
+// takes the ids in place of the messages; one before that ignores them.
+func AppendTokenIDs(members, ids []byte) []byte {
+	members = append(members[:len(members)-1], `,"prompt_token_ids":`...) // without the closing brace
+	return append(append(members, ids...), '}')
 }
 
 // Draw gives both legs new ids.

@@ -105,6 +105,7 @@ type book struct {
 	gates         int
 	outcomes      int
 	attempts      int
+	withoutTokens int  // plans for an engine that has refused token ids
 	continuations int  // of the stream that were tried
 	asked         bool // decode was asked in this attempt
 	chosen        bool // an engine is to be, or was, found to go on, and has not been asked
@@ -140,8 +141,14 @@ func (b *book) did(a dispatch.Action) {
 		if b.conn.Traits().Name != NamePush {
 			b.fail("a leg is disowned that nobody sees to")
 		}
-	case dispatch.DoPlan, dispatch.DoPlanAlone:
-		b.attempts++
+	case dispatch.DoPlan, dispatch.DoPlanAlone, dispatch.DoPlanWithoutTokens:
+		if a.Do == dispatch.DoPlanWithoutTokens {
+			if b.withoutTokens++; b.withoutTokens > 1 {
+				b.fail("planned without tokens twice")
+			}
+		} else {
+			b.attempts++
+		}
 		b.asked = false
 		if b.prefill != 0 || b.decode != 0 {
 			b.fail("attempt %d begins with %d prefill and %d decode legs open", b.attempts, b.prefill, b.decode)
@@ -221,7 +228,7 @@ func TestDispatchRandomWalk(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"finish_prefill", "drain", "watch_transfer", "check_decode", "free_decode", "free_prefill", "cancel", "count_leak", "drop", "cut",
+		"plan_without_tokens", "finish_prefill", "drain", "watch_transfer", "check_decode", "free_decode", "free_prefill", "cancel", "count_leak", "drop", "cut",
 		"plan_continuation", "ask_continuation", "go_on", "give_up", "append_end", "completed", "client_left", "failed_before", "failed_after",
 	} {
 		if reached[want] == 0 {

@@ -14,8 +14,9 @@ type Dispatch struct {
 	drains        bool // a request without a client drains: see New
 	State         State
 	Mode          Mode
-	attempt       int // the current one, from 1
-	continuations int // of the stream that were tried
+	attempt       int  // the current one, from 1
+	withoutTokens bool // an engine has refused the prompt's token ids: the request goes on without them
+	continuations int  // of the stream that were tried
 	max           int
 	failure       reason.Reason // why the stream broke that a continuation is tried for
 	// What the machine was told of each leg. The leg itself may be ahead (Leg.State), and stays answered when its transfer is lost.
@@ -156,6 +157,8 @@ func (d *Dispatch) awaited(e Event, out []Action) []Action {
 	case EvPrefillUnusable, EvPrefillBare, EvPrefillRefused, EvPrefillBroken, EvPrefillLost, EvPrefillLate, EvPrefillMoved:
 		d.Prefill = e.Kind.LegState()
 		return d.retry(out, DoBlamePrefill, e.Why)
+	case EvPrefillNoTokens, EvDecodeNoTokens:
+		return d.dropTokens(e, out)
 	case EvPrefillTooLarge: // every other engine's answer would be as large
 		d.Prefill = e.Kind.LegState()
 		return d.finish(out, Action{Do: DoReplyError, Why: e.Why}, FailedBefore)
@@ -306,6 +309,23 @@ func (d *Dispatch) retry(out []Action, blame ActionKind, why reason.Reason) []Ac
 		plan = DoPlanAlone
 	}
 	return append(out, Action{Do: blame, Why: why}, Action{Do: plan})
+}
+
+// dropTokens ends the legs of an attempt in which an engine has refused the prompt's token ids, and plans another without them. It does not
+// count as an attempt, as the request and its engines are not at fault; so it happens once.
+func (d *Dispatch) dropTokens(e Event, out []Action) []Action {
+	if e.Kind.OfPrefill() {
+		d.Prefill = e.Kind.LegState()
+	} else {
+		d.Decode = e.Kind.LegState()
+	}
+	if d.withoutTokens {
+		return d.finish(out, Action{Do: DoReplyError, Why: e.Why}, FailedBefore)
+	}
+	out = d.end(out)
+	d.withoutTokens = true
+	d.State, d.Mode, d.Prefill, d.Decode = StPlanning, Alone, LegIdle, LegIdle
+	return append(out, Action{Do: DoPlanWithoutTokens})
 }
 
 // finish tells the client, ends both legs and sets the one terminal outcome.

@@ -45,7 +45,7 @@ const (
 	LegAsked                     // asked, no answer
 	LegAnswered                  // prefill: it has finished; decode: its first event is here
 	LegWhole                     // decode: its whole answer is here
-	LegRefused                   // it was certainly not begun: no connection, 429, 503
+	LegRefused                   // it was certainly not begun: no connection, 429, 503, or a 4xx for token ids
 	LegRejected                  // it was certainly not begun, and would never be: any other 4xx
 	LegBroken                    // it was begun and has ended with an error of the engine
 	LegLost                      // the connection broke or was given up; what the engine did is unknown
@@ -89,6 +89,7 @@ const (
 	EvPrefillBroken   // any other 5xx
 	EvPrefillLost     // the connection broke
 	EvPrefillLate     // its time is over
+	EvPrefillNoTokens // a 4xx for asking for the prompt's token ids: nothing was begun, and without them it may be
 	EvPrefillTooLarge // its answer exceeds a bound of the gateway's own
 	EvDecodeFirst     // 200 and the first event
 	EvDecodeWhole     // 200 and the whole answer
@@ -97,6 +98,7 @@ const (
 	EvDecodeBroken // any other 5xx, an error as first event, or an answer that is none
 	EvDecodeLost
 	EvDecodeLate
+	EvDecodeNoTokens // a 4xx for the prompt's token ids, as of prefill
 	EvDecodeTooLarge // as of prefill; decode had its blocks
 	EvStreamWhole    // the route's terminal event was relayed
 	EvStreamUnended  // it ended without the terminal event, but the client has everything else
@@ -119,16 +121,16 @@ func (k EventKind) String() string {
 	return [...]string{
 		"start", "planned_pair", "planned_alone", "planned_none", "planned_later", "waited", "paired", "pair_failed",
 		"prefill_usable", "prefill_unusable", "prefill_bare", "prefill_moved", "prefill_refused", "prefill_rejected",
-		"prefill_broken", "prefill_lost", "prefill_late", "prefill_too_large",
+		"prefill_broken", "prefill_lost", "prefill_late", "prefill_no_tokens", "prefill_too_large",
 		"decode_first", "decode_whole", "decode_refused", "decode_rejected", "decode_broken", "decode_lost",
-		"decode_late", "decode_too_large", "stream_whole", "stream_unended", "stream_lost", "stream_cut",
+		"decode_late", "decode_no_tokens", "decode_too_large", "stream_whole", "stream_unended", "stream_lost", "stream_cut",
 		"watch_due", "check_due", "transfer_lost", "client_left", "client_slow", "canceled", "deadline", "no_drain", "shutdown", "panic",
 	}[k]
 }
 
 // Unbegun reports that an attempt has failed before any engine began to work on it.
 func (k EventKind) Unbegun() bool {
-	return k == EvPairFailed || k == EvPrefillRefused || k == EvDecodeRefused
+	return k == EvPairFailed || k == EvPrefillRefused || k == EvPrefillNoTokens || k == EvDecodeRefused || k == EvDecodeNoTokens
 }
 
 func (k EventKind) OfPrefill() bool { return k >= EvPrefillUsable && k <= EvPrefillTooLarge }
@@ -147,7 +149,7 @@ func (k EventKind) LegState() LegState {
 		return LegNoHandOff
 	case EvDecodeWhole, EvDecodeTooLarge: // nothing of it is left with the engine
 		return LegWhole
-	case EvPrefillRefused, EvDecodeRefused:
+	case EvPrefillRefused, EvPrefillNoTokens, EvDecodeRefused, EvDecodeNoTokens:
 		return LegRefused
 	case EvPrefillRejected, EvDecodeRejected:
 		return LegRejected
@@ -168,32 +170,33 @@ type Event struct {
 type ActionKind uint8
 
 const (
-	DoNothing          ActionKind = iota
-	DoPlan                        // choose engines, without the ones blamed
-	DoPlanAlone                   // the same, but prefer decode alone: prefill hands nothing off
-	DoWait                        // pause before the next choice
-	DoPair                        // make sure that the pair has shaken hands
-	DoAskBoth                     // send both legs
-	DoAskPrefill                  // send the prefill leg
-	DoAskDecode                   // send the decode leg
-	DoExpectDecode                // prefill has answered, so decode's KV is due: exchange/transfer.go says what follows for which answer
-	DoWatchTransfer               // poll both engines for whether the transfer can still come, which changes nothing unless it cannot; exchange/transfer.go says why
-	DoAwaitRejection              // prefill has rejected the request: give decode a short time to reject it too
-	DoCheckDecode                 // check decode's load, then end its leg unless it must stay open
-	DoBlamePrefill                // plan without this prefill engine
-	DoBlameDecode                 // plan without this decode engine
-	DoReplyStream                 // the client gets decode's stream
-	DoReplyWhole                  // the client gets decode's answer
-	DoReplyPrefill                // the client gets prefill's status and body as they are
-	DoReplyDecode                 // the client gets decode's status and body as they are
-	DoReplyError                  // the client gets an error answer
-	DoPlanContinuation            // choose another decode engine to continue the stream, without the one that was asked last
-	DoAskContinuation             // ask it to continue the stream
-	DoGoOn                        // relay the continuation
-	DoGiveUp                      // note that no engine continues the stream
-	DoAppendEnd                   // append the end that the stream lacks
-	DoCut                         // append an error event, after which the connection is cut
-	DoClosePrefill                // end the leg by closing its connection
+	DoNothing           ActionKind = iota
+	DoPlan                         // choose engines, without the ones blamed
+	DoPlanAlone                    // the same, but prefer decode alone: prefill hands nothing off
+	DoPlanWithoutTokens            // choose engines again: none is asked for, or sent, the prompt's token ids any more
+	DoWait                         // pause before the next choice
+	DoPair                         // make sure that the pair has shaken hands
+	DoAskBoth                      // send both legs
+	DoAskPrefill                   // send the prefill leg
+	DoAskDecode                    // send the decode leg
+	DoExpectDecode                 // prefill has answered, so decode's KV is due: exchange/transfer.go says what follows for which answer
+	DoWatchTransfer                // poll both engines for whether the transfer can still come, which changes nothing unless it cannot; exchange/transfer.go says why
+	DoAwaitRejection               // prefill has rejected the request: give decode a short time to reject it too
+	DoCheckDecode                  // check decode's load, then end its leg unless it must stay open
+	DoBlamePrefill                 // plan without this prefill engine
+	DoBlameDecode                  // plan without this decode engine
+	DoReplyStream                  // the client gets decode's stream
+	DoReplyWhole                   // the client gets decode's answer
+	DoReplyPrefill                 // the client gets prefill's status and body as they are
+	DoReplyDecode                  // the client gets decode's status and body as they are
+	DoReplyError                   // the client gets an error answer
+	DoPlanContinuation             // choose another decode engine to continue the stream, without the one that was asked last
+	DoAskContinuation              // ask it to continue the stream
+	DoGoOn                         // relay the continuation
+	DoGiveUp                       // note that no engine continues the stream
+	DoAppendEnd                    // append the end that the stream lacks
+	DoCut                          // append an error event, after which the connection is cut
+	DoClosePrefill                 // end the leg by closing its connection
 	DoCloseDecode
 	DoDisownDecode  // the request no longer needs the leg; it stays open until decode's blocks are reclaimed
 	DoDrain         // no client waits any more: keep both legs open, whose events still come
@@ -210,7 +213,7 @@ const (
 
 func (d ActionKind) String() string {
 	return [...]string{
-		"nothing", "plan", "plan_alone", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "watch_transfer", "await_rejection", "check_decode", "blame_prefill",
+		"nothing", "plan", "plan_alone", "plan_without_tokens", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "watch_transfer", "await_rejection", "check_decode", "blame_prefill",
 		"blame_decode", "reply_stream", "reply_whole", "reply_prefill", "reply_decode", "reply_error",
 		"plan_continuation", "ask_continuation", "go_on", "give_up", "append_end", "cut",
 		"close_prefill", "close_decode", "disown_decode", "drain", "finish_prefill", "free_decode", "free_prefill",

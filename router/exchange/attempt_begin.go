@@ -41,7 +41,7 @@ func (x *Exchange) plan() dispatch.Event {
 		}
 	}
 	x.Sum.Phases.Plan = x.selection.Now.Sub(x.Sum.Arrived)
-	x.Sum.Reason, x.Sum.Prefill, x.Sum.Decode = string(choice.Reason), "", ""
+	x.Sum.Reason, x.Sum.Prefill, x.Sum.Decode, x.Sum.TokenIDs = string(choice.Reason), "", "", report.TokensNone
 	x.Sum.Shadow = (*report.Shadow)(x.selection.Shadow())
 	if choice.Decode < 0 {
 		return x.noEngine(choice)
@@ -63,6 +63,7 @@ func (x *Exchange) plan() dispatch.Event {
 	x.Sum.Prefill = f.Prefill[choice.Prefill].Name
 	x.Sum.TransferID = a.h.Transfer
 	a.prefill.Engine = x.m.Prefill[choice.Prefill]
+	x.planTokens(a)
 	if x.m.Connector.Traits().Writes {
 		a.onTransferLost = func(why reason.Reason) { x.transferLost(a, why) }
 	}
@@ -202,7 +203,7 @@ func (x *Exchange) startPrefill(a *attempt) {
 	x.Sum.Phases.Pair = time.Since(x.Sum.Arrived)
 	a.prefill.Join(x.all.Cancels, a.prefill.Engine)
 	a.prefillTimer = a.prefill.CancelAfter(x.s.Config.Timeouts.Prefill, leg.ErrLate)
-	req := x.prefillRequest(&a.prefill, &a.h).Retain(x.b)
+	req := x.prefillRequest(&a.prefill, &a.h, a.tokens.asks()).Retain(x.b)
 	a.prefill.Begin()
 	x.all.Tasks.Add(1)
 	x.all.goroutines.Go(func() { x.askPrefill(a, req) })
@@ -235,7 +236,7 @@ func (x *Exchange) askPrefill(a *attempt, req *leg.Request) {
 			x.all.Log.Error("panic in a leg", "panic", v, "stack", string(debug.Stack()))
 		}
 		if m := a.prefillEnded(e); m != nil {
-			m.Body, m.Again = x.b, x.prefillRequest(l, &m.Handoff)
+			m.Body, m.Again = x.b, x.prefillRequest(l, &m.Handoff, false)
 			x.all.Reclaim.Start(m, func(ctx context.Context) { x.all.Reclaim.FreeDecode(ctx, m) }, a.decode.Engine)
 		}
 		x.deliver(envelope{a: a, e: e, at: time.Now()})
@@ -246,17 +247,26 @@ func (x *Exchange) askPrefill(a *attempt, req *leg.Request) {
 // prefillAnswer asks, and says what the answer means.
 func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	r, conn, l := x.all, x.m.Connector, &a.prefill
-	v := l.AskWhole(&req.Request, int(x.s.Config.Limits.Answer))
+	v, t := leg.Usable, a.tokens
+	if limit := int(x.s.Config.Limits.Answer); t.asks() {
+		t.ids, t.dropped, v = l.AskTokens(&req.Request, limit)
+	} else {
+		v = l.AskWhole(&req.Request, limit)
+	}
 	a.prefillTimer.Stop()
 	l.Observe(x.s.Fleet, v)                      // the Observe calls change what is known of the engines, not the request
 	l.ObservePeer(x.s.Fleet, conn, &a.decode, v) // but for this one: with SGLang it may set BlameBoth, and the next attempt leaves out both engines
 	if v != leg.Usable {
 		e := v.PrefillEvent()
+		if t.asks() && x.refusesTokens(l, v) {
+			e.Kind = dispatch.EvPrefillNoTokens
+		}
 		if v == leg.Broken && l.RefusedCredentials() {
 			e.Why = reason.CredentialsRefused
 		}
 		return e
 	}
+	x.acceptsTokens(a, l, t.asks())
 	e := dispatch.Event{Kind: dispatch.EvPrefillBare, Why: reason.NoTransferParams}
 	if conn.Traits().Meets || l.Answer.KVParams != nil {
 		e.Kind = conn.Accept(&a.h, l.Answer.KVParams)
@@ -298,6 +308,8 @@ func (x *Exchange) askDecode(a *attempt, req *leg.Request) {
 func (x *Exchange) decodeAnswered(a *attempt, v leg.Result, streams bool) {
 	l, e := &a.decode, v.DecodeEvent(streams)
 	switch {
+	case a.tokens.sends() && x.refusesTokens(l, v):
+		e.Kind = dispatch.EvDecodeNoTokens
 	case e.Why == reason.DecodeRejected && x.b.Passthrough != nil:
 		e.Why = reason.EngineRejected
 	case v == leg.Broken && l.RefusedCredentials():
@@ -348,10 +360,14 @@ func (x *Exchange) newStream(a *attempt) *relay.Stream {
 	return x.all.streams.New(&a.decode, a.prefillCached(), x.b.Shape, int(x.s.Config.Limits.Event), &x.usage)
 }
 
-// prefillRequest writes the request of a prefill leg.
-func (q *served) prefillRequest(to *leg.Leg, h *connector.Handoff) *leg.Request {
+// prefillRequest writes the request of a prefill leg. tokens has the engine say the prompt's token ids.
+func (q *served) prefillRequest(to *leg.Leg, h *connector.Handoff, tokens bool) *leg.Request {
 	m := q.all.legRequests.New(to, q.path, h.Request, q.forwarded, false)
-	m.Members = q.m.Connector.PrefillMembers(m.Members[:0], h)
+	m.Members = m.Members[:0]
+	if tokens {
+		m.Members = append(m.Members, `"return_token_ids":true,`...)
+	}
+	m.Members = q.m.Connector.PrefillMembers(m.Members, h)
 	l := openai.VariantPrefill
 	if q.m.Connector.Traits().RequiresSplit {
 		l = openai.VariantPrefillMirrored
@@ -374,6 +390,9 @@ func (q *served) decodeRequest(a *attempt, tokens bool) *leg.Request {
 		}
 		m.Members = q.m.Connector.DecodeMembers(m.Members, &a.h)
 	}
+	if a.tokens.sends() {
+		m.Members = connector.AppendTokenIDs(m.Members, a.tokens.ids)
+	}
 	m.Write(q.b, openai.VariantDecode, a.h.Request, m.Members)
 	if q.b.Passthrough != nil {
 		leg.Passthrough(q.b.Passthrough, m)
@@ -385,6 +404,9 @@ func (q *served) decodeRequest(a *attempt, tokens bool) *leg.Request {
 // observeDecode learns from a decode leg what its engine is like, and of a split request what its pair is.
 func (q *served) observeDecode(a *attempt, v leg.Result) {
 	a.decode.Observe(q.s.Fleet, v)
+	if v == leg.Usable {
+		q.acceptsTokens(a, &a.decode, a.tokens.sends())
+	}
 	if known, good := a.decode.Transferred(v); known && a.pair != nil {
 		q.observeTransfer(a, good)
 	}

@@ -113,7 +113,7 @@ func (q *served) freeDecode(a *attempt) {
 		}
 		return
 	}
-	m.Body, m.Again = q.b, q.prefillRequest(&a.prefill, &a.h)
+	m.Body, m.Again = q.b, q.prefillRequest(&a.prefill, &a.h, false)
 	q.startJob(a, m, func(ctx context.Context) {
 		if m.OpenLeg != nil || a.decode.WaitSent() { // else nothing waits for prefill
 			q.all.Reclaim.FreeDecode(ctx, m)

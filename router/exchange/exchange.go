@@ -59,19 +59,21 @@ type Exchange struct {
 	Reply      Reply          // what the client is to get
 	Sum        report.Summary // status, engines and reason are right as soon as there is a reply
 
-	d            dispatch.Dispatch
-	cur          *attempt
-	acts         []dispatch.Action
-	ownEvents    []dispatch.Event    // of the owner's own making, oldest first
-	waits        int                 // how often it went back to engines that had failed it
-	pause        time.Duration       // before engines are chosen again; 0 if it need not wait
-	due          time.Time           // the deadline of what comes before the first token
-	continuation *relay.Continuation // what another engine would need to go on with the stream; nil if none may
-	notContinued string              // why continuation is nil, though the policy wants one
-	last         reason.Reason       // of the last attempt that failed
-	failed       dispatch.EventKind  // the event that it failed by
-	noHandOff    bool                // prefill has answered and handed nothing off
-	waitsUntil   time.Time           // when the request has waited for engines for long enough; zero if it does not wait for any
+	d             dispatch.Dispatch
+	cur           *attempt
+	acts          []dispatch.Action
+	ownEvents     []dispatch.Event    // of the owner's own making, oldest first
+	waits         int                 // how often it went back to engines that had failed it
+	pause         time.Duration       // before engines are chosen again; 0 if it need not wait
+	due           time.Time           // the deadline of what comes before the first token
+	continuation  *relay.Continuation // what another engine would need to go on with the stream; nil if none may
+	notContinued  string              // why continuation is nil, though the policy wants one
+	last          reason.Reason       // of the last attempt that failed
+	failed        dispatch.EventKind  // the event that it failed by
+	noHandOff     bool                // prefill has answered and handed nothing off
+	withoutTokens bool                // an engine may have refused the prompt's token ids, so no other is asked for them or sent them
+	doubted       *fleet.Engine       // that engine; nil if none has
+	waitsUntil    time.Time           // when the request has waited for engines for long enough; zero if it does not wait for any
 
 	usage relay.Usage
 

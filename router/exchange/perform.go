@@ -20,8 +20,11 @@ import (
 func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 	a := x.cur
 	switch act.Do {
-	case dispatch.DoPlan, dispatch.DoPlanAlone:
+	case dispatch.DoPlan, dispatch.DoPlanAlone, dispatch.DoPlanWithoutTokens:
 		x.noHandOff = x.noHandOff || act.Do == dispatch.DoPlanAlone
+		if act.Do == dispatch.DoPlanWithoutTokens {
+			x.withoutTokens, x.doubted, x.failed = true, a.legOf(e).Engine, e.Kind
+		}
 		if a != nil {
 			a.letGo()
 		}
@@ -41,9 +44,11 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 	case dispatch.DoAskDecode:
 		if a.split {
 			a.h.KVParams = a.prefill.Answer.KVParams
+			x.handTokens(a)
 			x.expect(a)
 		}
 		x.askForDecode(a)
+		a.tokens.release()
 	case dispatch.DoExpectDecode: // timers and a watch, which change nothing if decode's answer comes in time
 		x.expect(a) // without a client its timer ends a whole answer's leg or, by push, leads to DoCheckDecode
 		if !x.HasOutcome {

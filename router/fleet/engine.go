@@ -41,6 +41,7 @@ type Engine struct {
 	placement    atomic.Pointer[policies.Placement]
 	Health       health.State
 	HandOff      HandOff // of a prefill engine
+	TokenIDs     TokenIDs
 }
 
 // inUse is what this gateway has at an engine now.

@@ -88,6 +88,7 @@ type Model struct {
 	turn                  atomic.Uint64
 	Retries               *admission.RetryBudget  // outlives a reload
 	ForwardsAuthorization bool                    // its engines receive the clients' credentials
+	ForwardsTokenIDs      bool                    // decode legs carry the token ids that prefill has answered
 	usesPrefixes          [roleCount]bool         // the policy looks at what the role's engines have of a prompt
 	usesSessions          bool                    // the policy looks at which session a request is of
 	panicMode             [roleCount]atomic.Bool  // the role's engines are used although they are ejected
@@ -138,7 +139,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 	}
 	var unread []error
 	for i, mc := range cfg.Models {
-		m := &Model{Name: mc.Name, Connector: connector.Named(mc.Connector), ForwardsAuthorization: mc.ForwardAuthorization, Retries: new(admission.RetryBudget), Queue: new(admission.Queue), inFlight: mc.MaxConcurrentRequests, perEngine: cfg.Limits.MaxConcurrentRequests, queueLength: *cfg.Limits.Queue}
+		m := &Model{Name: mc.Name, Connector: connector.Named(mc.Connector), ForwardsAuthorization: mc.ForwardAuthorization, ForwardsTokenIDs: mc.Traits().TakesTokenIDs && !mc.RetokenizeOnDecode, Retries: new(admission.RetryBudget), Queue: new(admission.Queue), inFlight: mc.MaxConcurrentRequests, perEngine: cfg.Limits.MaxConcurrentRequests, queueLength: *cfg.Limits.Queue}
 		if old := was.Models[m.Name]; old != nil {
 			m.turn.Store(old.turn.Load())
 			m.Retries, m.Queue = old.Retries, old.Queue

@@ -77,6 +77,7 @@ func (e *Engine) Restored(now time.Time) {
 	e.Failures.Store(0)
 	e.proven.Store(true)
 	e.HandOff.Reset()
+	e.TokenIDs.Reset()
 	e.forgetPrompts(nil) // where runs have no names, one that was down is another
 	e.Health.Reset(now)
 	e.Down.Store(false)

@@ -231,14 +231,7 @@ func (l *Leg) Whole(max int) Result {
 	if l.Body, err = l.Response.ReadAll(l.Body[:0], max); err != nil {
 		return l.failed(err)
 	}
-	var ok bool
-	if l.Answer, ok = answer.Parse(l.Body); !ok {
-		return InvalidResponse
-	}
-	if l.Answer.Failed {
-		return Broken
-	}
-	return Usable
+	return l.parse()
 }
 
 // ReadAnswer reads an answer that is not streamed, and removes the data of the hand-off. With passed, the answer may be of any kind.

@@ -36,10 +36,11 @@ func (p *Requests) New(l *Leg, path, request string, f *Forwarded, stream bool) 
 	return m
 }
 
-// Write writes the leg's body, with members. If b is shared, long parts refer to the client's own bytes: retain b until the request is sent.
+// Write writes the leg's body, with members. Long parts may refer to members and, if b is shared, to the client's own bytes: retain b until
+// the request is sent.
 func (m *Request) Write(b *openai.Body, l openai.Variant, request string, members []byte) {
 	var g *gather.Gaps
-	if b.Shared() {
+	if b.Shared() || len(members) >= openai.LentBody {
 		g = &m.Gaps
 	}
 	m.body = b.AppendVariant(m.body[:0], g, l, request, members)
@@ -67,6 +68,9 @@ func (m *Request) Release() {
 	gaps := m.Gaps[:0]
 	if cap(m.body) > keptBody {
 		m.body = nil
+	}
+	if cap(m.Members) > keptBody {
+		m.Members = nil
 	}
 	m.Request, m.fields = upstream.Request{Gaps: gaps}, [8]upstream.Field{} // keep the buffers, drop the strings
 	m.pool.Put(m)

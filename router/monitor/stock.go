@@ -180,6 +180,7 @@ func (m *Monitor) Restarted(e *fleet.Engine, was *connector.PrefillEndpoint) {
 // forgetRun drops what is known of the ranks of an engine that has restarted.
 func (m *Monitor) forgetRun(e *fleet.Engine) {
 	e.HandOff.Reset()
+	e.TokenIDs.Reset()
 	if forget := m.current().RunOver; forget != nil {
 		forget(e.Name)
 	}

@@ -67,8 +67,9 @@ type Body struct {
 	Priority     int // the less the sooner; 0 if absent
 	Shape        Shape
 	Stream       bool
-	Urgent       bool   // who asks may say so: the engines get the priority
-	formed       bool   // the answer is to have a form, which the engine compiles before it begins
+	Urgent       bool // who asks may say so: the engines get the priority
+	formed       bool // the answer is to have a form, which the engine compiles before it begins
+	rendered     Rendered
 	Unkept       bool   // the client wants no engine to keep the answer
 	Removed      bool   // the client sent kv or ec transfer params; neither leg carries them
 	owns         uint16 // a bit for each OwnedField that is in owned
@@ -116,6 +117,19 @@ func (b *Body) BegunInOrder(model string) bool {
 // PromptTokens is an estimate of the prompt's length in tokens.
 func (b *Body) PromptTokens() int { return b.promptIDs + b.promptBytes/4 }
 
+// Rendered is why the decode leg of a split request must render and tokenise the prompt although prefill has done so.
+type Rendered uint8
+
+const (
+	RenderedOnce  Rendered = iota // it need not: it can carry the prompt's token ids in place of the messages
+	RenderedRoute                 // engines take the prompt's token ids only with a chat
+	RenderedMedia                 // the token ids do not have the images, sounds or videos
+	RenderedText                  // the answer is to have the prompt's text
+)
+
+// Rendered is why the decode leg must render the prompt.
+func (b *Body) Rendered() Rendered { return b.rendered }
+
 // ParseBody reads raw in one pass. The error is an OpenAI-shaped 400.
 func ParseBody(s Shape, raw []byte, lim Limits) (*Body, *Error) {
 	b := &Body{Raw: raw, Shape: s, N: 1, MaxTokens: -1, Prompts: 1, samplingMembers: -1}
@@ -159,6 +173,7 @@ type bodyParser struct {
 	truncates, background    bool
 	cacheKeyed               bool // prompt_cache_key was there
 	serverTools              bool
+	promptText, media        bool // the answer is to have the rendered prompt; a message has a part that is not text
 	mediaIDs                 int
 	sent                     string // the transfer field that the client sent
 }
@@ -217,6 +232,14 @@ func (p *bodyParser) checkTogether() *Error {
 		return ErrBadRequest(reason.TransferParams, p.sent, "%s is not accepted from clients.", p.sent)
 	case p.hasStreamOptions && !b.Stream:
 		return ErrBadRequest(reason.BadField, "stream_options", "stream_options can only be defined when stream is true.")
+	}
+	switch {
+	case b.Shape != ShapeChat:
+		b.rendered = RenderedRoute
+	case p.media:
+		b.rendered = RenderedMedia
+	case p.promptText:
+		b.rendered = RenderedText
 	}
 	switch {
 	case p.bestOf > 1:

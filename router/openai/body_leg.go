@@ -34,7 +34,8 @@ const (
 	ownPriority
 	ownExtraKey
 	OwnMediaID
-	ownLimits // no member, but the place after the opening brace of sampling_params
+	ownTokenIDs // return_token_ids, which the prefill leg gets from the gateway if at all
+	ownLimits   // no member, but the place after the opening brace of sampling_params
 )
 
 // ownedMember is where one owned member lies in Body.Raw. They are kept in the order of the bytes. As no two keys are equal, a body
@@ -92,6 +93,8 @@ func (b *Body) removes(l Variant, f OwnedField) bool {
 		return b.Sealed != ""
 	case ownStreamOptions:
 		return l != VariantDecode
+	case ownTokenIDs:
+		return l == VariantPrefill
 	case ownMinTokens:
 		return l == VariantPrefill
 	}
@@ -171,7 +174,7 @@ func (b *Body) splice(dst []byte, gaps *gather.Gaps, l Variant, request string, 
 	from := b.open + 1
 	dst = b.AppendRaw(dst, gaps, 0, from)
 	before := len(dst)
-	dst = b.add(dst, l, request, members)
+	dst = b.add(dst, gaps, l, request, members)
 	if len(dst) > before && b.emptied(l, inTop, b.members) {
 		dst = dst[:len(dst)-1] // the comma
 	}
@@ -216,10 +219,10 @@ func (b *Body) emptied(l Variant, in ownedIn, n int) bool {
 }
 
 // add appends the members that the leg's body gets from the gateway, each followed by a comma.
-func (b *Body) add(dst []byte, l Variant, request string, members []byte) []byte {
+func (b *Body) add(dst []byte, gaps *gather.Gaps, l Variant, request string, members []byte) []byte {
 	f := &formats[b.Shape]
 	if len(members) > 0 {
-		dst = append(append(dst, members...), ',')
+		dst = append(gaps.Append(dst, members), ',')
 	}
 	if f.request != "" {
 		dst = append(append(append(append(dst, `"request_id":"`...), f.request...), request...), `",`...)

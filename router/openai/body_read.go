@@ -69,6 +69,9 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 	case meansExtraKey:
 		p.Value(p.depth)
 		p.own(ownExtraKey, in, m)
+	case meansTokenIDs:
+		p.Value(p.depth)
+		p.own(ownTokenIDs, in, m)
 	case meansStore:
 		b.Unkept = p.Peek() == 'f'
 		p.Value(p.depth)
@@ -113,6 +116,9 @@ func (p *bodyParser) readPrompt(f *member) {
 		p.beam = p.boolean(f.param)
 	case meansBackground:
 		p.background = p.boolean(f.param)
+	case meansPromptText:
+		c := p.Peek()
+		p.promptText = p.given() && c != 'f'
 	case meansLogprobs:
 		p.logprobs(f.param)
 	case meansPromptLogprobs:

@@ -206,9 +206,13 @@ func (p *bodyParser) look(l sought, depth int) bool {
 			switch inner, looks := l.within(m.Key); {
 			case p.lim.Isolate && string(m.Key) == "uuid":
 				p.mediaID(&m, depth+1)
+			case l == forContent && string(m.Key) == "type":
+				p.partType(depth + 1)
 			case looks:
+				p.media = p.media || inner >= forMedia
 				p.look(inner, depth+1)
 			default:
+				p.media = p.media || l == forContent && isMediaKey(m.Key)
 				p.Value(depth + 1)
 			}
 		}
@@ -216,6 +220,29 @@ func (p *bodyParser) look(l sought, depth int) bool {
 		return p.Value(depth)
 	}
 	return p.Why == ""
+}
+
+// partType reads the type of a part of content.
+func (p *bodyParser) partType(depth int) {
+	from := p.Pos
+	if !p.Value(depth) {
+		return
+	}
+	switch string(p.Bytes[from:p.Pos]) {
+	case `"text"`, `"input_text"`, `"output_text"`, `"refusal"`, `"thinking"`, `"tool_reference"`:
+	default:
+		p.media = true
+	}
+}
+
+// isMediaKey reports whether stock vLLM takes a part of content for media by this member, whatever its type says. It is for keys that name
+// no URL.
+func isMediaKey(key []byte) bool {
+	switch string(key) {
+	case "input_image", "image_embeds", "image_pil", "audio_embeds", "input_audio", "video_embeds", "prompt_embeds":
+		return true
+	}
+	return false
 }
 
 // MaxMediaIDs is how many media ids one body may have, and MaxMediaID how long one may be: both legs of every choice replace each.

@@ -65,6 +65,7 @@ var formats = [...]format{
 			"messages": meansMessages, "tools": meansFunctions, "max_completion_tokens": meansLimitOver,
 			"prompt_logprobs": meansPromptLogprobs, "prompt_embeds": meansEmbeds, "use_beam_search": meansBeam,
 			"echo": meansEcho, "best_of": meansBestOf, "truncate_prompt_tokens": meansTruncate,
+			"return_token_ids": meansTokenIDs, "return_prompt_text": meansPromptText,
 		}),
 		limit: "max_tokens", inside: [2]string{"chatcmpl-", ""},
 	},

@@ -23,11 +23,13 @@ const (
 	meansMinTokens
 	meansSalt
 	meansRequestID
-	meansCacheKey // what the client calls prompts that begin alike
-	meansUser     // what the client calls its own user
-	meansLever    // how engines tell their operators of the request, or name what they keep between requests
-	meansPriority // how soon the engine begins: the less the sooner
-	meansExtraKey // which of the engine's caches the request shares
+	meansCacheKey   // what the client calls prompts that begin alike
+	meansUser       // what the client calls its own user
+	meansLever      // how engines tell their operators of the request, or name what they keep between requests
+	meansPriority   // how soon the engine begins: the less the sooner
+	meansExtraKey   // which of the engine's caches the request shares
+	meansTokenIDs   // the answer is to have token ids
+	meansPromptText // the answer is to have the prompt as it was rendered
 	meansEcho
 	meansBeam
 	meansLogprobs

@@ -1,6 +1,8 @@
 package report
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"pdrouter/router/dispatch"
@@ -42,9 +44,10 @@ type Summary struct {
 	Model        string           `json:"model"`
 	Route        string           `json:"route"`
 	Stream       bool             `json:"stream"`
-	Removed      bool             `json:"removed"` // the client sent kv_transfer_params, which were dropped
-	Leaked       bool             `json:"leaked"`  // an engine may hold leaked KV until a lease ends
-	Status       int              `json:"status"`  // of the answer that was sent; 499 if the client left before one
+	Removed      bool             `json:"removed"`   // the client sent kv_transfer_params, which were dropped
+	Leaked       bool             `json:"leaked"`    // an engine may hold leaked KV until a lease ends
+	TokenIDs     TokenIDs         `json:"token_ids"` // what became of the prompt's token ids in the last attempt
+	Status       int              `json:"status"`    // of the answer that was sent; 499 if the client left before one
 	Outcome      dispatch.Outcome `json:"outcome"`
 	Reason       string           `json:"reason"`           // the policy's reason, or why the request failed
 	Why          string           `json:"why"`              // why these engines, for people
@@ -67,6 +70,39 @@ type Summary struct {
 	// Parts are the choices of a request that were served separately. Then the engines and the transfer above are those of the first.
 	// Empty if the request was served as one.
 	Parts []Part `json:"parts,omitempty"`
+}
+
+// TokenIDs is what became of the prompt's token ids between prefill and decode.
+type TokenIDs uint8
+
+const (
+	TokensNone        TokenIDs = iota // the connector forwards none, or the request was not split
+	TokensForwarded                   // decode was sent those that prefill has answered
+	TokensOff                         // retokenize_on_decode is set
+	TokensRoute                       // engines take them only with a chat
+	TokensMedia                       // the prompt has images, sounds or videos
+	TokensPromptText                  // the client asks for the rendered prompt
+	TokensRefused                     // one of the engines rejects the members for them
+	TokensNotReported                 // prefill's answer has none
+	TokensTooLarge                    // prefill's answer exceeds limits.answer with them
+	TokenIDsCount
+)
+
+var tokenIDsNames = [TokenIDsCount]string{"", "forwarded", "off", "route", "media", "prompt_text", "refused", "not_reported", "too_large"}
+
+func (t TokenIDs) String() string { return tokenIDsNames[t] }
+
+// MarshalText returns the name.
+func (t TokenIDs) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText reads the name.
+func (t *TokenIDs) UnmarshalText(name []byte) error {
+	i := slices.Index(tokenIDsNames[:], string(name))
+	if i < 0 {
+		return fmt.Errorf("token_ids %q is unknown", name)
+	}
+	*t = TokenIDs(i)
+	return nil
 }
 
 // Part is what is known of one choice of a request whose choices were served separately.
