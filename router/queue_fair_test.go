@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,9 +16,9 @@ import (
 // TestQueueOrder has requests of two tenants, one of them with sessions, wait for one place, and says in what order they are served. Service counts from
 // the first request that waits on, so that the session of that one is not known.
 func TestQueueOrder(t *testing.T) {
-	for _, row := range []struct{ order, want string }{
-		{config.OrderFIFO, "first a b c d light"},
-		{config.OrderFair, "first a light b d c"},
+	for _, row := range []struct{ order, want, last string }{
+		{config.OrderFIFO, "first a b c d light", "4 requests waited before it; 4 others got a place meanwhile"},
+		{config.OrderFair, "first a light b d c", "4 requests waited before it, 0 of them of its tenant; that had received 0 tokens lately, its session 0; 1 others got a place meanwhile"},
 	} {
 		t.Run(row.order, func(t *testing.T) {
 			s := routertest.NewPool(t, connector.NameNone, 0, 1, nil)
@@ -44,6 +45,16 @@ func TestQueueOrder(t *testing.T) {
 			}
 			if strings.Join(got, " ") != row.want {
 				t.Errorf("served %v; want %s", got, row.want)
+			}
+			g.WaitIdle()
+			var waited []string
+			for i := range 6 {
+				if sum := g.Summary(i + 1); sum.Waited != "" {
+					waited = append(waited, sum.Waited)
+				}
+			}
+			if len(waited) != 5 || !slices.Contains(waited, row.last) {
+				t.Errorf("why requests waited:\n%s\nwant five, one of them\n%s", strings.Join(waited, "\n"), row.last)
 			}
 		})
 	}

@@ -35,6 +35,9 @@ func collectQueues(out *telemetry.Scrape, s router.Stats) {
 		out.Set("pdrouter_queue_in_flight", float64(q.InFlight), q.Model)
 		out.Set("pdrouter_queue_places", float64(q.Places), q.Model)
 		out.Set("pdrouter_queue_waiting", float64(q.Waiting), q.Model)
+		out.Set("pdrouter_queue_waiting_tenants", float64(q.Tenants), q.Model)
+		out.Set("pdrouter_queue_waiting_largest_tenant", float64(q.Largest), q.Model)
+		out.Set("pdrouter_queue_drain_seconds", q.Drain.Seconds(), q.Model)
 		out.Set("pdrouter_queue_waited_total", float64(q.Waited), q.Model)
 		for why, n := range q.Denied {
 			out.Set("pdrouter_queue_denied_total", float64(n), q.Model, why)

@@ -111,6 +111,19 @@ func requests() []Subject {
 					Use:  "If requests wait while pdrouter_queue_in_flight is at pdrouter_queue_places, add engines.",
 				},
 				{
+					Name: "pdrouter_queue_waiting_tenants", Kind: Gauge, Unit: "tenants", Labels: []string{"model"},
+					Help: "Tenants with requests that wait for a place. With queue.order fifo all requests count as those of one tenant.",
+				},
+				{
+					Name: "pdrouter_queue_waiting_largest_tenant", Kind: Gauge, Unit: "requests", Labels: []string{"model"},
+					Help: "Requests that wait for a place, of the tenant with the most.",
+					Use:  "If it is nearly pdrouter_queue_waiting, one tenant has more requests than its share of the places.",
+				},
+				{
+					Name: "pdrouter_queue_drain_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"model"},
+					Help: "Predicted time until all requests that wait and one more have a place, at most 60 s. Retry-After is made of it. 0: no request has ended yet.",
+				},
+				{
 					Name: "pdrouter_queue_waited_total", Kind: Counter, Unit: "requests", Labels: []string{"model"}, AtStart: "all",
 					Help: "Requests that had to wait for a place.",
 				},

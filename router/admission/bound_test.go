@@ -165,3 +165,26 @@ func TestAllocationsOfPlace(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkPlace is what the queue costs a request that finds a free place: without waiting requests around it, and where service is counted.
+func BenchmarkPlace(b *testing.B) {
+	for _, counted := range []bool{false, true} {
+		b.Run(map[bool]string{false: "free", true: "counted"}[counted], func(b *testing.B) {
+			var q Queue
+			q.SetLimits(always(2), 10)
+			q.SetOrder(true, time.Minute)
+			now := time.Unix(1_700_000_000, 0)
+			if counted {
+				q.counts.Store(now.Add(1000 * time.Hour).UnixNano())
+			}
+			n := uint64(0)
+			b.ReportAllocs()
+			for b.Loop() {
+				now = now.Add(time.Millisecond)
+				n++
+				s, _ := q.TryAcquire(Request{Tenant: "a", Session: n % 1000, Prompt: 1000}, now)
+				s.Release(Used{Computed: 1000, Output: 100}, now)
+			}
+		})
+	}
+}

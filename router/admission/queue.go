@@ -76,7 +76,8 @@ func (s *Slot) Release(used Used, now time.Time) {
 type Result struct {
 	Slot  Slot
 	Why   reason.Reason // None with a slot
-	Drain time.Duration // without one: how long the queue takes to give a place to all that wait now and one more; 0 if unknown
+	Wait  Wait          // why, if it waited or was refused
+	Drain time.Duration // without a slot: how long the queue takes to give a place to all that wait now and one more; 0 if unknown
 }
 
 // SetLimits sets what a configuration allows: the places that c has, and length requests that wait. Places that this adds are
@@ -139,7 +140,7 @@ func (q *Queue) Enqueue(r Request, now time.Time) (Result, *Waiter) {
 		return Result{Slot: Slot{queue: q}}, nil
 	case placeDenied:
 		q.denied[reason.QueueFull]++
-		return q.refusedLocked(reason.QueueFull), nil
+		return q.refusedLocked(reason.QueueFull, q.list.waitOf(&w.request)), nil
 	}
 	q.waited++
 	return Result{}, w
@@ -196,17 +197,17 @@ func (q *Queue) advanceLocked(now time.Time) {
 func (q *Queue) grantLocked() {
 	places := q.capacity.Places()
 	for w := q.list.next(places); w != nil; w = q.list.next(places) {
-		w.done <- Result{Slot: Slot{queue: q, flow: w.held, prompt: w.request.Prompt, age: q.list.age}}
+		w.done <- Result{Slot: Slot{queue: q, flow: w.held, prompt: w.request.Prompt, age: q.list.age}, Wait: w.wait}
 	}
 }
 
 func (q *Queue) denyLocked(w *Waiter, why reason.Reason) {
 	q.denied[why]++
-	w.done <- q.refusedLocked(why)
+	w.done <- q.refusedLocked(why, w.wait)
 }
 
-func (q *Queue) refusedLocked(why reason.Reason) Result {
-	return Result{Why: why, Drain: q.drain.of(q.list.waiting+1, q.capacity.Places())}
+func (q *Queue) refusedLocked(why reason.Reason, w Wait) Result {
+	return Result{Why: why, Wait: w, Drain: q.drain.of(q.list.waiting+1, q.capacity.Places())}
 }
 
 // Stats is the state of a queue, and its counters since the start.
@@ -214,6 +215,9 @@ type Stats struct {
 	InFlight int               // with the engines; of a stream, also on its way to the client
 	Places   int               // how many may be
 	Waiting  int               // requests in the queue
+	Tenants  int               // that have requests in the queue, in each priority; 1 at most if the order is first come, first served
+	Largest  int               // requests in the queue of the tenant with the most
+	Drain    time.Duration     // what RetryAfter is made of; 0 if unknown
 	Waited   uint64            // requests that had to wait
 	Denied   map[string]uint64 // requests that got no place, by reason
 }
@@ -227,6 +231,13 @@ func (q *Queue) Stats() Stats {
 	defer q.mu.Unlock()
 	s := Stats{InFlight: q.list.running, Places: q.capacity.Places(), Waiting: q.list.waiting, Waited: q.waited,
 		Denied: make(map[string]uint64, len(deniedFor))}
+	s.Drain = q.drain.of(q.list.waiting+1, s.Places)
+	for _, l := range q.list.levels {
+		for _, t := range l.root.below[byService].list {
+			s.Tenants++
+			s.Largest = max(s.Largest, t.waiting)
+		}
+	}
 	for _, why := range deniedFor {
 		s.Denied[why.String()] = q.denied[why]
 	}

@@ -54,6 +54,8 @@ type Waiter struct {
 	of      *flow       // its session; own if that has no name
 	own     flow
 	held    *flow // what it is charged to: its session, or its tenant if that has no name
+	wait    Wait
+	grants  uint64 // that there had been when it came
 
 	prev, next [2]*Waiter // in the two lines
 }
@@ -131,6 +133,7 @@ func (q *waitlist) take(max int) bool {
 
 // push adds a request to those that wait.
 func (q *waitlist) push(w *Waiter) {
+	w.wait, w.grants = q.waitOf(&w.request), q.grants
 	f := q.flowOf(&w.request)
 	w.held, w.at = f, q.levelOf(w.request.Priority)
 	f.pins++
@@ -163,6 +166,7 @@ func (q *waitlist) leave(w *Waiter) bool {
 	if w.at == nil {
 		return false
 	}
+	w.wait.Others = q.grants - w.grants
 	q.remove(w)
 	w.held.pins--
 	return true
@@ -209,6 +213,7 @@ func (q *waitlist) next(max int) *Waiter {
 			best, key = w, k
 		}
 	}
+	best.wait.Others, best.wait.ByArrival = q.grants-1-best.grants, byArrival
 	q.remove(best)
 	q.running++
 	if q.fair {

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -231,6 +232,9 @@ func (srv *Edge) admit(q *request, conn net.Conn, header []byte) *openai.Error {
 		late.Stop()
 		watch.Stop()
 		q.Queued = time.Since(q.Arrived)
+		if got.Why == reason.None {
+			q.Waited = got.Wait.String()
+		}
 	}
 	if q.slot = got.Slot; got.Why == reason.None && srv.turnsAway() { // also of a place that came free as its request was ended at shutdown
 		got.Why = reason.Shutdown
@@ -242,6 +246,7 @@ func (srv *Edge) admit(q *request, conn net.Conn, header []byte) *openai.Error {
 	e := openai.ErrQueue(got.Why, q.Model.Name)
 	if got.Why == reason.QueueFull || got.Why == reason.QueueTimeout {
 		e.RetryAfter = admission.RetryAfter(got.Drain, q.snapshot.Config.Timeouts.Queue)
+		e.Err = errors.New(got.Wait.String())
 	}
 	return ofCaller(e, q.who, q.Model.Name)
 }

@@ -133,6 +133,7 @@ type Request struct {
 	Arrived time.Time
 	Checked time.Duration // from its arrival to the beginning of its wait, if it waited
 	Queued  time.Duration // from its arrival to the end of its wait; 0 if it did not wait
+	Waited  string        // why it waited, for people; "" if it did not
 	Caller  Caller        // nil: its end is not reported
 	Branch  bool          // it is a part of a client's request, which its caller reports
 }
@@ -200,7 +201,7 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 	x.due = arrived.Add(limit)
 	m.Retries.Started(arrived, q.Retried) // counts it for the retry budget
 	if q.Queued > 0 {
-		x.Sum.Phases.Admit, x.Sum.Phases.Queue = q.Checked, q.Queued
+		x.Sum.Phases.Admit, x.Sum.Phases.Queue, x.Sum.Waited = q.Checked, q.Queued, q.Waited
 	}
 	x.deadlineTimer = time.AfterFunc(x.due.Sub(now), func() {
 		x.deliver(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
