@@ -49,8 +49,8 @@ func TestQueueOrder(t *testing.T) {
 			g.WaitIdle()
 			var waited []string
 			for i := range 6 {
-				if sum := g.Summary(i + 1); sum.Waited != "" {
-					waited = append(waited, sum.Waited)
+				if sum := g.Summary(i + 1); sum.Waited != nil {
+					waited = append(waited, *sum.Waited)
 				}
 			}
 			if len(waited) != 5 || !slices.Contains(waited, row.last) {

@@ -233,7 +233,7 @@ func (srv *Edge) admit(q *request, conn net.Conn, header []byte) *openai.Error {
 		watch.Stop()
 		q.Queued = time.Since(q.Arrived)
 		if got.Why == reason.None {
-			q.Waited = got.Wait.String()
+			q.Waited = new(got.Wait.String())
 		}
 	}
 	if q.slot = got.Slot; got.Why == reason.None && srv.turnsAway() { // also of a place that came free as its request was ended at shutdown

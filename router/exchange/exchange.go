@@ -71,6 +71,7 @@ type Exchange struct {
 	last          reason.Reason       // of the last attempt that failed
 	failed        dispatch.EventKind  // the event that it failed by
 	noHandOff     bool                // prefill has answered and handed nothing off
+	drains        bool                // it has a place in the background to drain in
 	withoutTokens bool                // an engine may have refused the prompt's token ids, so no other is asked for them or sent them
 	doubted       *fleet.Engine       // that engine; nil if none has
 	waitsUntil    time.Time           // when the request has waited for engines for long enough; zero if it does not wait for any
@@ -86,7 +87,6 @@ type Exchange struct {
 	deadlineTimer *time.Timer
 	clientWatch   disconnect.Watch
 
-	drains   bool            // it has a place in the background to drain in
 	drainEnd context.Context // when draining ends at the latest; nil before
 
 	liveIndex int // in the set of live requests
@@ -133,7 +133,7 @@ type Request struct {
 	Arrived time.Time
 	Checked time.Duration // from its arrival to the beginning of its wait, if it waited
 	Queued  time.Duration // from its arrival to the end of its wait; 0 if it did not wait
-	Waited  string        // why it waited, for people; "" if it did not
+	Waited  *string       // why it waited, for people; nil if it did not
 	Caller  Caller        // nil: its end is not reported
 	Branch  bool          // it is a part of a client's request, which its caller reports
 }

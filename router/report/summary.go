@@ -51,7 +51,7 @@ type Summary struct {
 	Outcome      dispatch.Outcome `json:"outcome"`
 	Reason       string           `json:"reason"`           // the policy's reason, or why the request failed
 	Why          string           `json:"why"`              // why these engines, for people
-	Waited       string           `json:"waited,omitempty"` // why it waited for a place, for people; "" if it did not
+	Waited       *string          `json:"waited,omitempty"` // why it waited for a place, for people; nil if it did not
 	Shadow       *Shadow          `json:"shadow,omitempty"` // what policy.shadow would have chosen for the last attempt
 	Prefill      string           `json:"prefill"`          // engine names; "" if none
 	Decode       string           `json:"decode"`
