@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
@@ -58,4 +59,38 @@ func TestQueueOrder(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestQueueChargesWhatWasUsed has tenant a send a prompt that is estimated at 10,000 tokens, and b one of 1,000. The engine counts 7 of each. So when both
+// wait again, a has received as good as nothing, and goes first, as it came first.
+func TestQueueChargesWhatWasUsed(t *testing.T) {
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
+		s.Config.Models[0].MaxConcurrentRequests = 1
+		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoSlow, N: 3000}}})
+		parts.Clients = tenants{}
+		g := routertest.StartIn(t, n, s.Config, parts)
+		var wg sync.WaitGroup
+		var got []string // in the order in which they end
+		var mu sync.Mutex
+		ask := func(tenant, name string, tokens int) {
+			wg.Go(func() {
+				g.Post(routertest.PathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":16}`, strings.Repeat("word", tokens)), "Authorization", tenant)
+				mu.Lock()
+				defer mu.Unlock()
+				got = append(got, name)
+			})
+			time.Sleep(100 * time.Millisecond)
+		}
+		ask("z", "first", 1)
+		ask("a", "a long", 10_000) // from 3 s to 6 s
+		ask("b", "b short", 1000)  // from 6 s to 9 s
+		time.Sleep(7 * time.Second)
+		ask("a", "a again", 1)
+		ask("b", "b again", 1)
+		wg.Wait()
+		if want := "first, a long, b short, a again, b again"; strings.Join(got, ", ") != want {
+			t.Errorf("served %v; want %s", got, want)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package admission_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -112,6 +113,48 @@ func TestQueueConcurrent(t *testing.T) {
 	}
 	wg.Wait()
 	if s := q.Stats(); s.InFlight != 0 || s.Waiting != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestQueueOrderReloaded has the order change while requests wait: those that wait and those that come go by the new one.
+func TestQueueOrderReloaded(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	q, _ := newQueue(1, 10)
+	q.SetOrder(true, time.Minute)
+	slot, _ := q.TryAcquire(admission.Request{}, now)
+	var waits []*admission.Waiter
+	enter := func(tenant string) {
+		_, w := q.Enqueue(admission.Request{Arrived: now, Tenant: tenant, Prompt: 1000}, now)
+		waits = append(waits, w)
+		now = now.Add(time.Millisecond)
+	}
+	served := func() int {
+		slot.Release(admission.Used{Computed: 1000}, now)
+		for i, w := range waits {
+			select {
+			case got := <-w.Done():
+				slot = got.Slot
+				return i
+			default:
+			}
+		}
+		return -1
+	}
+	for _, tenant := range []string{"a", "a", "a", "b", "c"} {
+		enter(tenant)
+	}
+	got := []int{served(), served()} // a, then b, which has received nothing
+	q.SetOrder(false, time.Minute)
+	enter("d")
+	got = append(got, served(), served())
+	q.SetOrder(true, time.Hour)
+	got = append(got, served(), served())
+	if want := []int{0, 3, 1, 2, 4, 5}; !slices.Equal(got, want) {
+		t.Errorf("served %v; want %v", got, want)
+	}
+	slot.Release(admission.Used{}, now)
+	if s := q.Stats(); s.Waiting != 0 || s.InFlight != 0 || s.Tenants != 0 || s.Largest != 0 {
 		t.Errorf("%+v", s)
 	}
 }
