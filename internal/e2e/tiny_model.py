@@ -19,7 +19,11 @@ LAYERS, HEADS, HEAD_DIM = 2, 4, 32
 WINDOW = 64  # tokens
 CONTEXT = 4096
 VOCABULARY = 320  # 256 bytes, three marks, and room up to a multiple of 64
-CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+CHAT = (
+    "{% if tools %}<tools>{{ tools | tojson }}\n{% endif %}{% if mood %}<mood>{{ mood }}\n{% endif %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
 
 def byte_tokenizer():

@@ -22,11 +22,12 @@ import (
 
 // vllm is the installation the test runs, the model it serves and the answers it must give.
 type vllm struct {
-	venv    string // .deps/vllm
-	model   string // a folder
-	answers string // a file: what one engine alone answers
-	gateway string // the binary under test
-	cpus    []int  // that this process may use
+	venv    string   // .deps/vllm
+	model   string   // a folder
+	answers string   // a file: what one engine alone answers
+	chats   []string // what it answers to chats
+	gateway string   // the binary under test
+	cpus    []int    // that this process may use
 	took    *[]string
 }
 
@@ -36,7 +37,9 @@ type vllm struct {
 // many clients leave.
 func TestStockVLLM(t *testing.T) {
 	v := prepare(t, "full")
-	if !t.Run("alone", func(t *testing.T) { v.record(t, nil, "split", "fan", "alone", "cached", "engine", "stored") }) {
+	if !t.Run("alone", func(t *testing.T) {
+		v.record(t, func(url string) { v.chats = answersTo(t, url, chats()) }, "split", "fan", "alone", "cached", "engine", "stored")
+	}) {
 		return
 	}
 	t.Run("push", func(t *testing.T) {
@@ -296,6 +299,11 @@ func (v *vllm) split(t *testing.T, way pair) {
 
 	v.step(t, "compare what only engines do", func() { compare(t, front.url, v.python(), v.answers, "cached", "engine", "stored") })
 	until(t, slow, "no block is held", func() bool { return unused(t, prefill) && unused(t, decode) })
+
+	if way.mover == "decode" {
+		v.step(t, "decode is sent the prompt's token ids", func() { v.tokens(t, way, prefill, decode, v.chats) })
+		until(t, slow, "no block is held", func() bool { return unused(t, prefill) && unused(t, decode) })
+	}
 
 	var l *load
 	var left int

@@ -37,6 +37,7 @@ type callBody struct {
 	Model     string          `json:"model"`
 	Prompt    json.RawMessage `json:"prompt"`
 	Messages  []turnBody      `json:"messages"`
+	Tools     json.RawMessage `json:"tools"`
 	MaxTokens *int            `json:"max_tokens"`
 	MaxAnswer *int            `json:"max_completion_tokens"`
 	MinTokens int             `json:"min_tokens"`
@@ -54,8 +55,10 @@ type callBody struct {
 }
 
 type turnBody struct {
-	Role    string          `json:"role"`
-	Content json.RawMessage `json:"content"`
+	Role      string          `json:"role"`
+	Content   json.RawMessage `json:"content"`
+	Reasoning string          `json:"reasoning"`
+	Calls     json.RawMessage `json:"tool_calls"`
 }
 
 // parseCall checks the body of a request. Fields that it does not know are accepted, as are those that change nothing
@@ -91,7 +94,10 @@ func checkCall(chat bool, b callBody, c Config) (*call, *apiError) {
 	}
 	var api *apiError
 	if chat {
-		out.prompts, api = chatPrompt(b.Messages)
+		out.prompts, api = chatPrompt(b.Messages, b.Tools)
+		if given, wrong := givenPrompt(b.Params); api == nil && (given != nil || wrong != nil) {
+			out.prompts, api = given, wrong
+		}
 	} else {
 		out.prompts, api = parsePrompts(b.Prompt)
 	}
@@ -145,8 +151,9 @@ type paramsBody struct {
 		Engine     string `json:"engine"`
 		Generation uint64 `json:"generation"`
 	} `json:"peer"`
-	Valid  *int64 `json:"valid_ms"`
-	Ticket string `json:"ticket"`
+	Valid  *int64          `json:"valid_ms"`
+	Ticket string          `json:"ticket"`
+	IDs    json.RawMessage `json:"prompt_token_ids"` // see givenPrompt
 }
 
 // parseParams makes the call a leg of a hand-off, if it says so.
@@ -162,6 +169,8 @@ func (c *call) parseParams(raw json.RawMessage) *apiError {
 		return badRequest(param, "kv_transfer_params: %.200s", err)
 	}
 	switch {
+	case p.IDs != nil && p.RemoteDecode == nil && p.RemotePrefill == nil && p.Transfer == nil: // the prompt alone
+		return nil
 	case p.RemoteDecode == nil || p.RemotePrefill == nil || *p.RemoteDecode == *p.RemotePrefill:
 		return badRequest(param, "kv_transfer_params: want one of do_remote_decode and do_remote_prefill true and the other false")
 	case p.Transfer == nil || p.Peer == nil || p.Valid == nil:

@@ -1,9 +1,6 @@
 package refengine
 
-import (
-	"encoding/json"
-	"strings"
-)
+import "encoding/json"
 
 // parsePrompts reads the prompt of a completion: a text, tokens, or an array of either.
 func parsePrompts(raw json.RawMessage) ([][]int32, *apiError) {
@@ -40,28 +37,6 @@ func parsePrompts(raw json.RawMessage) ([][]int32, *apiError) {
 		}
 	}
 	return many, nil
-}
-
-// chatPrompt applies the chat template to the turns of a conversation.
-func chatPrompt(turns []turnBody) ([][]int32, *apiError) {
-	if len(turns) == 0 {
-		return nil, badRequest("messages", "messages is missing or empty")
-	}
-	var b strings.Builder
-	for _, t := range turns {
-		content, ok := contentText(t.Content)
-		if !ok {
-			return nil, badRequest("messages", "content is neither a text nor an array of text parts")
-		}
-		switch t.Role {
-		case "system", "developer", "user", "assistant", "tool":
-		default:
-			return nil, badRequest("messages", "role is %.40q; want system, developer, user, assistant or tool", t.Role)
-		}
-		b.WriteString("<|" + t.Role + "|>\n" + content + "\n")
-	}
-	b.WriteString("<|assistant|>\n")
-	return [][]int32{tokenize(b.String())}, nil
 }
 
 func contentText(raw json.RawMessage) (string, bool) {
