@@ -17,11 +17,13 @@ import (
 	"pdrouter/internal/disconnect"
 	"pdrouter/metadata"
 	metahandshake "pdrouter/metadata/handshake"
+	"pdrouter/policies/blocks"
 	"pdrouter/router/config"
 	"pdrouter/router/edge"
 	"pdrouter/router/exchange"
 	"pdrouter/router/fleet"
 	"pdrouter/router/handshake"
+	"pdrouter/router/kvevents"
 	"pdrouter/router/kvtransfer"
 	"pdrouter/router/leg"
 	"pdrouter/router/monitor"
@@ -74,6 +76,9 @@ type Router struct {
 	edge    *edge.Edge
 
 	backgrounds *stored.Background
+
+	blocks   *blocks.Index // what engines say that they hold
+	kvEvents *kvevents.Feed
 }
 
 // New returns a router that has connected to nothing yet. The configuration is validated and copied.
@@ -100,6 +105,8 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
+	r.blocks = blocks.New(cfg.Limits.KVIndexBlocks)
+	r.kvEvents = kvevents.New(parts.Log, r.blocks, r.tasks, func() *fleet.Fleet { return r.snapshot().fleet })
 	transfers := kvtransfer.New(parts.Log, r.tasks)
 	leaks := new(reclaim.Leaks)
 	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.snapshot().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)

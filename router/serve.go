@@ -22,13 +22,14 @@ func (r *Router) Serve(ctx context.Context, ln net.Listener) error {
 	return r.edge.Serve(ctx, ln)
 }
 
-// Run checks the engines' health, makes engines known to each other, looks at stock engines' side channels, and follows
-// the event streams of the others until ctx ends.
+// Run checks the engines' health, makes engines known to each other, looks at stock engines' side channels, follows
+// the event streams of the others, and the KV-cache events of all that publish them, until ctx ends.
 func (r *Router) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { r.tasks.Keep(ctx, "handshakes", func() { r.hands.Run(ctx) }) })
 	wg.Go(func() { r.monitor.Run(ctx) })
+	wg.Go(func() { r.kvEvents.Run(ctx) })
 	<-ctx.Done()
 	return nil
 }

@@ -53,7 +53,7 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, rere
 			known = was.Secrets
 		}
 	}
-	f, err := fleet.New(cfg, fleet.Parts{Planner: parts.Planner, Shadow: parts.Shadow, Records: parts.Records, Handshakes: r.pairs.Registry, Control: r.control, Log: r.log}, was, config.NewSecrets(known))
+	f, err := fleet.New(cfg, fleet.Parts{Planner: parts.Planner, Shadow: parts.Shadow, Records: parts.Records, Handshakes: r.pairs.Registry, Blocks: r.blocks, Control: r.control, Log: r.log}, was, config.NewSecrets(known))
 	if err != nil {
 		return nil, err
 	}
@@ -119,6 +119,7 @@ func (r *Router) apply(cfg config.Config, parts Parts, reread bool) error {
 		return err
 	}
 	r.current.Store(s)
+	r.blocks.SetBound(cfg.Limits.KVIndexBlocks)
 	s.fleet.IndexAdapters() // what was reported meanwhile was entered into the old fleet
 	for _, e := range old.fleet.Engines {
 		if s.fleet.Engine(e.Name) != e {
@@ -131,6 +132,7 @@ func (r *Router) apply(cfg config.Config, parts Parts, reread bool) error {
 		m.Queue.Update()
 	}
 	r.monitor.Update()
+	r.kvEvents.Update()
 	r.pairs.Schedule()
 	return nil
 }

@@ -32,6 +32,7 @@ import (
 	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
+	"pdrouter/router/kvevents"
 	"pdrouter/router/reclaim"
 	"pdrouter/router/report"
 )
@@ -109,6 +110,7 @@ func allMetrics(t *testing.T) *metrics {
 		Engines:    []router.EngineStats{{Name: "p", Events: &yes, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Ejections: map[string]uint64{"answers": 1}}},
 		Pairs:      []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads"}},
 		Prefixes:   &prefixes.Stats{},
+		KVEvents:   []kvevents.Stats{{Engine: "p", Age: 1}},
 		Moved:      []report.Moved{{Prefill: "p", Decode: "d"}},
 		Queues:     []router.QueueStats{{Model: "m", Stats: admission.Stats{Denied: map[string]uint64{"queue_full": 1}}}},
 		Retries:    []router.RetryStats{{Model: "m"}},

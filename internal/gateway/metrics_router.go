@@ -4,6 +4,7 @@ import (
 	"pdrouter/internal/telemetry"
 	metahandshake "pdrouter/metadata/handshake"
 	"pdrouter/router"
+	"pdrouter/router/kvevents"
 )
 
 // collectRouter reports what the router knows at a scrape.
@@ -21,12 +22,32 @@ func collectRouter(out *telemetry.Scrape, s router.Stats) {
 	for _, f := range s.Reclaimed {
 		out.Set("pdrouter_reclaims_total", float64(f.Count), f.Ending, f.By)
 	}
+	collectKVEvents(out, s.KVEvents)
 	if p := s.Prefixes; p != nil {
 		out.Set("pdrouter_prefix_entries", float64(p.Links))
 		out.Set("pdrouter_prefix_bytes", float64(p.Bytes))
 		out.Set("pdrouter_prefix_lookups_total", float64(p.Looked))
 		out.Set("pdrouter_prefix_hits_total", float64(p.Known))
 		out.Set("pdrouter_prefix_evicted_total", float64(p.Evicted))
+	}
+}
+
+// collectKVEvents reports what engines say of their KV caches.
+func collectKVEvents(out *telemetry.Scrape, engines []kvevents.Stats) {
+	for _, s := range engines {
+		out.SetBool("pdrouter_kv_events_connected", s.Connected, s.Engine)
+		out.SetBool("pdrouter_kv_events_live", s.Live, s.Engine)
+		out.Set("pdrouter_kv_index_blocks", float64(s.Blocks), s.Engine)
+		out.Set("pdrouter_kv_index_orphans_total", float64(s.Orphans), s.Engine)
+		out.Set("pdrouter_kv_index_refused_total", float64(s.Refused), s.Engine)
+		out.Set("pdrouter_kv_events_total", float64(s.Events), s.Engine)
+		out.Set("pdrouter_kv_events_gaps_total", float64(s.Gaps), s.Engine)
+		out.Set("pdrouter_kv_events_resets_total", float64(s.Resets), s.Engine)
+		out.Set("pdrouter_kv_events_replays_total", float64(s.Replays), s.Engine)
+		out.Set("pdrouter_kv_events_decode_errors_total", float64(s.DecodeErrors), s.Engine)
+		if s.Age >= 0 {
+			out.Set("pdrouter_kv_events_age_seconds", s.Age, s.Engine)
+		}
 	}
 }
 

@@ -32,15 +32,16 @@ func TestCountersAtStart(t *testing.T) {
 	text := fmt.Sprintf(`
 listen: {clients: "127.0.0.1:0", agents: "127.0.0.1:0", operations: "127.0.0.1:0"}
 models:
-- {name: m, engines: [{name: e, url: %q}], engines_from: {file: engines.yaml}}
+- {name: m, engines: [{name: e, url: %q, kv_events: {endpoint: "tcp://127.0.0.1:1"}}], engines_from: {file: engines.yaml}}
 policy: {default: {decode: prefix}}
 metadata: {store: redis, redis: {address: %q}}
 auth: {agents: {issuers: [{issuer: "https://here.example", jwks: {url: set.json}}]}}
 `, engine.URL, redistest.Start(t).Address())
 	c.Write(text)
 	c = ServeFile(t, c.Path)
-	Until(t, "the file of engines was read", func() bool {
-		return strings.Contains(exposed(t, c.metrics.registry), "pdrouter_source_age_seconds{")
+	Until(t, "the file of engines was read, and the engine is followed", func() bool {
+		all := exposed(t, c.metrics.registry)
+		return strings.Contains(all, "pdrouter_source_age_seconds{") && strings.Contains(all, "pdrouter_kv_events_connected{")
 	})
 	families, err := c.metrics.registry.Gather()
 	if err != nil {

@@ -19,11 +19,11 @@ func Packages() map[string]Package {
 		},
 		// What pdrouter serve runs: it imports every part of the gateway.
 		"internal/gateway": {
-			Ours:    []string{"auth", "internal/adminapi", "internal/configfile", "internal/field", "internal/fleetview", "internal/limits", "internal/listener", "internal/overrides", "internal/redisdb", "internal/refusal", "internal/reload", "internal/shared", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "kvplane/reclaim", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "metadata/vllm", "policies", "router", "router/config", "router/fleet", "router/dispatch", "router/edge", "router/fleet", "router/reason", "router/reclaim", "router/report"},
+			Ours:    []string{"auth", "internal/adminapi", "internal/configfile", "internal/field", "internal/fleetview", "internal/limits", "internal/listener", "internal/overrides", "internal/redisdb", "internal/refusal", "internal/reload", "internal/shared", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "kvplane/reclaim", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "metadata/vllm", "policies", "router", "router/config", "router/fleet", "router/dispatch", "router/edge", "router/fleet", "router/kvevents", "router/reason", "router/reclaim", "router/report"},
 			Outside: []string{"github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours: []string{"internal/background", "internal/disconnect", "metadata", "metadata/handshake", "policies", "policies/prefixes", "router/admission", "router/config", "router/edge", "router/exchange", "router/fleet", "router/fleet/health", "router/handshake", "router/kvtransfer", "router/leg", "router/monitor", "router/openai", "router/reclaim", "router/report", "router/stored", "router/upstream"},
+			Ours: []string{"internal/background", "internal/disconnect", "metadata", "metadata/handshake", "policies", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/edge", "router/exchange", "router/fleet", "router/fleet/health", "router/handshake", "router/kvevents", "router/kvtransfer", "router/leg", "router/monitor", "router/openai", "router/reclaim", "router/report", "router/stored", "router/upstream"},
 		},
 		"router/edge": {
 			Ours:    []string{"auth", "internal/disconnect", "internal/httpsyntax", "internal/nonblock", "router/admission", "router/config", "router/exchange", "router/fanout", "router/fleet", "router/leg", "router/openai", "router/reason", "router/stored"},
@@ -46,7 +46,9 @@ func Packages() map[string]Package {
 		"router/fanout":     {Ours: []string{"internal/disconnect", "policies", "router/dispatch", "router/exchange", "router/leg", "router/openai", "router/openai/choices", "router/openai/sse", "router/reason", "router/relay", "router/report"}},
 		"router/kvwatch":    {Ours: []string{"router/connector", "router/fleet", "router/leg", "router/monitor", "router/reason"}},
 		"router/leg":        {Ours: []string{"internal/gather", "internal/httpsyntax", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason", "router/upstream"}},
-		"router/fleet":      {Ours: []string{"internal/background", "metadata", "metadata/handshake", "policies", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/upstream"}},
+		"router/fleet":      {Ours: []string{"internal/background", "metadata", "metadata/handshake", "policies", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/upstream"}},
+		// What engines publish of their KV caches, into the index of blocks.
+		"router/kvevents": {Ours: []string{"internal/background", "internal/zmtp", "policies/blocks", "router/config", "router/fleet", "router/kvevents/batch", "router/kvevents/stream"}},
 		// Active checks of engines. kvplane/control: the client of their event streams.
 		"router/monitor": {Ours: []string{"internal/background", "kvplane/control", "metadata", "router/config", "router/connector", "router/fleet", "router/report", "router/upstream"}},
 		// Bodies, answers and errors of each API format. gather: a body's long stretches are not copied.

@@ -128,6 +128,62 @@ func engines() []Subject {
 			},
 		},
 		{
+			Title: "KV events",
+			Intro: "Engines with the key `kv_events` have these metrics: what they report of the blocks in their prefix caches. The counters of an engine " +
+				"start again at 0 if its `kv_events` change.",
+			Metrics: []Metric{
+				{
+					Name: "pdrouter_kv_events_connected", Kind: Gauge, Unit: "boolean", Labels: []string{"engine"},
+					Help: "1 while the engine publishes to the gateway.",
+					Use:  "Alert if it is 0 for 5 minutes while pdrouter_engine_up is 1: kv_events names another address than the engine's.",
+				},
+				{
+					Name: "pdrouter_kv_events_live", Kind: Gauge, Unit: "boolean", Labels: []string{"engine"},
+					Help: "1 while no event of the engine is missing. Without it the engine has no blocks for routing.",
+				},
+				{
+					Name: "pdrouter_kv_index_blocks", Kind: Gauge, Unit: "blocks", Labels: []string{"engine"},
+					Help: "Blocks that the engine has reported and not removed, each counted once for every tier and KV cache group. limits.kv_index_blocks bounds the sum.",
+				},
+				{
+					Name: "pdrouter_kv_index_orphans_total", Kind: Counter, Unit: "blocks", Labels: []string{"engine"}, AtStart: "all",
+					Help: "Blocks that were left out because the block before them is not known: it was stored before the gateway could hear of it.",
+					Use:  "Some follow each start of the gateway. If it grows always, the engine lacks replay_endpoint, or keeps too few batches (buffer_steps).",
+				},
+				{
+					Name: "pdrouter_kv_index_refused_total", Kind: Counter, Unit: "blocks", Labels: []string{"engine"}, AtStart: "all",
+					Help: "Blocks that were left out because the index is full, or because the engine's report of them is inconsistent.",
+					Use:  "If it grows, raise limits.kv_index_blocks.",
+				},
+				{
+					Name: "pdrouter_kv_events_total", Kind: Counter, Unit: "events", Labels: []string{"engine"}, AtStart: "all",
+					Help: "Events of the engine that were entered into the index.",
+				},
+				{
+					Name: "pdrouter_kv_events_gaps_total", Kind: Counter, Unit: "gaps", Labels: []string{"engine"}, AtStart: "all",
+					Help: "Times that batches of events were lost on the way to the gateway.",
+					Use:  "If it grows, the gateway or the network is too slow for the engine: ZeroMQ drops what a subscriber does not take.",
+				},
+				{
+					Name: "pdrouter_kv_events_resets_total", Kind: Counter, Unit: "resets", Labels: []string{"engine"}, AtStart: "all",
+					Help: "Times that all blocks of the engine were forgotten: it was restarted, or lost events could not be had by a replay.",
+				},
+				{
+					Name: "pdrouter_kv_events_replays_total", Kind: Counter, Unit: "replays", Labels: []string{"engine"}, AtStart: "all",
+					Help: "Replays of old events that were asked of the engine: at each connection, and for lost batches at most every 30 s.",
+				},
+				{
+					Name: "pdrouter_kv_events_decode_errors_total", Kind: Counter, Unit: "batches", Labels: []string{"engine"}, AtStart: "all",
+					Help: "Batches of events that could not be read. All blocks of the engine are forgotten at each.",
+					Use:  "Alert above 0: the engine sends a format that this version does not know.",
+				},
+				{
+					Name: "pdrouter_kv_events_age_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"engine"},
+					Help: "Time since the engine has published. An idle engine publishes nothing. The series begins with the first batch.",
+				},
+			},
+		},
+		{
 			Title: "Prefix index",
 			Intro: "These metrics exist if a model has the policy `prefix`. A prompt is looked up in pieces.",
 			Metrics: []Metric{

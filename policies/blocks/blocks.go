@@ -100,7 +100,13 @@ func New(bound int) *Index {
 func (x *Index) SetBound(bound int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.bound = min(max(bound, 1), 1<<31)
+	was := x.bound
+	if x.bound = min(max(bound, 1), 1<<31); x.bound != was && x.buckets != nil { // else nobody has joined
+		x.makeBuckets()
+	}
+}
+
+func (x *Index) makeBuckets() {
 	x.buckets = make([]uint32, 1<<bits.Len(uint(x.bound-1)))
 	for at := 1; at < len(x.places); at++ {
 		if x.places[at].content != 0 {
@@ -133,6 +139,9 @@ func (x *Index) at(content uint64) uint32 {
 func (x *Index) Join() Holder {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.buckets == nil {
+		x.makeBuckets()
+	}
 	h := slices.Index(x.holders, nil)
 	if h < 0 {
 		h = len(x.holders)
@@ -213,12 +222,16 @@ func (x *Index) countSizes() {
 	}
 }
 
-// Stats returns what the holder has.
+// Stats returns what the holder has; nothing of one that has left.
 func (x *Index) Stats(h Holder) HolderStats {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	s := x.holders[h].stats
-	s.Blocks = len(x.holders[h].handles)
+	hd := x.holders[h]
+	if hd == nil {
+		return HolderStats{}
+	}
+	s := hd.stats
+	s.Blocks = len(hd.handles)
 	return s
 }
 

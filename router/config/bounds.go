@@ -117,6 +117,10 @@ type Limits struct {
 	// a policy that looks at prefixes. A piece takes 40 bytes of memory, and 8 more for each 64 engines above the first 64. At most 100
 	// million; default 262144 (10 MB), for 4 million tokens of short prompts or 30 million of long ones.
 	PrefixIndexEntries int `yaml:"prefix_index_entries"`
+	// KVIndexBlocks is how many KV blocks the gateway remembers, each counted for every engine that has it, for engines with kv_events. A block
+	// takes up to 100 bytes of memory. Past the bound, blocks that engines store are not remembered until others are removed. At most 100
+	// million; default 1048576 (100 MB), for 16 million tokens in blocks of 16.
+	KVIndexBlocks int `yaml:"kv_index_blocks"`
 	// Handshakes is how many handshakes of pairs may run at once, over all engines. A quarter of them, at least one if there are
 	// several, is reserved for pairs that requests wait for. Default 16.
 	Handshakes int `yaml:"handshakes"`
@@ -124,7 +128,7 @@ type Limits struct {
 	HandshakesPerEngine int `yaml:"handshakes_per_engine"`
 }
 
-// mostEntries of the index of prefixes take 4 GB of memory.
+// mostEntries bounds each index: that of prefixes takes 4 GB of memory then, that of blocks 10 GB.
 const mostEntries = 100_000_000
 
 func (l Limits) withDefaults() Limits {
@@ -148,6 +152,7 @@ func (l Limits) withDefaults() Limits {
 	setDefault(&l.Concurrent, 65536)
 	setDefault(&l.IdlePer, 256)
 	setDefault(&l.PrefixIndexEntries, 1<<18)
+	setDefault(&l.KVIndexBlocks, 1<<20)
 	setDefault(&l.Handshakes, 16)
 	setDefault(&l.HandshakesPerEngine, 4)
 	return l
@@ -162,7 +167,7 @@ func (l Limits) validate(v *faults) {
 		{"max_concurrent_requests", l.MaxConcurrentRequests}, {"queue", *l.Queue}, {"retry_percent", *l.RetryPercent}, {"retry_floor", *l.RetryFloor},
 		{"n", l.N}, {"prompts", l.Prompts}, {"max_parallel_choices", l.MaxParallelChoices}, {"stop", l.Stop}, {"logprobs", l.Logprobs}, {"recent", l.Recent},
 		{"background", l.Background}, {"concurrent", l.Concurrent}, {"idle_engine", l.IdlePer},
-		{"prefix_index_entries", l.PrefixIndexEntries}, {"handshakes", l.Handshakes}, {"handshakes_per_engine", l.HandshakesPerEngine},
+		{"prefix_index_entries", l.PrefixIndexEntries}, {"kv_index_blocks", l.KVIndexBlocks}, {"handshakes", l.Handshakes}, {"handshakes_per_engine", l.HandshakesPerEngine},
 	} {
 		if f.n < 0 {
 			v.add("limits."+f.key, fmt.Sprintf("is %d", f.n), "more than 0")
@@ -171,8 +176,13 @@ func (l Limits) validate(v *faults) {
 	if l.BodyMemory >= 0 && l.BodyMemory < 2*l.Body { // a body and what is copied of it fit
 		v.add("limits.body_memory", fmt.Sprintf("is %d", l.BodyMemory), fmt.Sprintf("at least twice limits.body, %d", 2*l.Body))
 	}
-	if n := l.PrefixIndexEntries; n > mostEntries {
-		v.add("limits.prefix_index_entries", fmt.Sprintf("is %d", n), fmt.Sprintf("at most %d", mostEntries))
+	for _, f := range []struct {
+		key string
+		n   int
+	}{{"prefix_index_entries", l.PrefixIndexEntries}, {"kv_index_blocks", l.KVIndexBlocks}} {
+		if f.n > mostEntries {
+			v.add("limits."+f.key, fmt.Sprintf("is %d", f.n), fmt.Sprintf("at most %d", mostEntries))
+		}
 	}
 }
 

@@ -111,6 +111,9 @@ type Engine struct {
 	// more than 1 the gateway treats each rank as an engine, called <name>.dp<rank>: the policy chooses it, and a header addresses it.
 	// side_channel is that of rank 0, and each further rank uses the next port. Default: the engine itself chooses the rank.
 	DataParallel int `yaml:"data_parallel"`
+	// KVEvents is where the engine publishes which blocks its prefix cache holds. A change takes effect without a break for the engine's
+	// requests.
+	KVEvents KVEvents `yaml:"kv_events"`
 	// Placement is what policies may use of the engine. A change takes effect without a break for the engine's requests.
 	Placement `yaml:",inline"`
 }
@@ -138,7 +141,7 @@ func (c Config) Validate() error {
 		v.add("models", "is empty", "at least one model")
 	}
 	names := make(map[string]bool, len(c.Models))
-	engines := make(map[string]bool)
+	engines, endpoints := make(map[string]bool), make(map[string]bool)
 	for i, m := range c.Models {
 		key := fmt.Sprintf("models[%d]", i)
 		switch {
@@ -154,7 +157,7 @@ func (c Config) Validate() error {
 		if m.MaxConcurrentRequests < 0 {
 			v.add(key+".max_concurrent_requests", fmt.Sprintf("is %d", m.MaxConcurrentRequests), "more than 0")
 		}
-		m.validate(key, c.Growing, engines, &v)
+		m.validate(key, c.Growing, engines, endpoints, &v)
 	}
 	for tenant, p := range c.Priorities {
 		if p < -MaxPriority || p > MaxPriority {
@@ -172,8 +175,9 @@ func (c Config) Validate() error {
 	return errors.Join(v...)
 }
 
-// validate checks one model. growing allows lists without engines; engines has the name of each engine seen.
-func (m Model) validate(key string, growing bool, engines map[string]bool, v *faults) {
+// validate checks one model. growing allows lists without engines; engines has the name of each engine seen, endpoints where they
+// publish.
+func (m Model) validate(key string, growing bool, engines, endpoints map[string]bool, v *faults) {
 	conn, known := connector.Find(m.Connector)
 	switch {
 	case !known:
@@ -229,6 +233,7 @@ func (m Model) validate(key string, growing bool, engines map[string]bool, v *fa
 			e.validateRanks(at, m.Connector, engines, v)
 			e.validateBootstrap(at, m.Connector, list.key == "prefill", v)
 			e.validateStock(at, m.Connector, v)
+			e.validateKVEvents(at, endpoints, v)
 			e.validatePlacement(at, v)
 		}
 	}

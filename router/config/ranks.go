@@ -27,6 +27,7 @@ func (e Engine) Ranks() []Engine {
 			n, _ := strconv.Atoi(port)
 			one.SideChannel = net.JoinHostPort(host, strconv.Itoa(n+k))
 		}
+		one.KVEvents = e.KVEvents.rank(k)
 		out[k] = one
 	}
 	return out

@@ -38,6 +38,8 @@ type Source struct {
 	TensorParallel int `yaml:"tensor_parallel"`
 	// RequestIDRandomizationDisabled is each engine's request_id_randomization_disabled; for dns.
 	RequestIDRandomizationDisabled bool `yaml:"request_id_randomization_disabled"`
+	// KVEvents is each engine's kv_events, with {host} for its address, for example {endpoint: "tcp://{host}:5557"}; for dns.
+	KVEvents KVEvents `yaml:"kv_events"`
 	// Placement is each engine's; for dns.
 	Placement `yaml:",inline"`
 	// BearerTokenFile is each engine's bearer_token_file; for dns.
@@ -79,7 +81,7 @@ func (s Source) onlyDNS() string {
 		{"names", s.Names != ""}, {"control", s.Control != ""}, {"side_channel", s.SideChannel != ""}, {"bearer_token_file", s.BearerTokenFile != ""}, {"tls", s.TLS != TLS{}},
 		{"data_parallel", s.DataParallel != 0}, {"bootstrap_port", s.BootstrapPort != 0},
 		{"tensor_parallel", s.TensorParallel != 0}, {"request_id_randomization_disabled", s.RequestIDRandomizationDisabled},
-		{"weight", s.Weight != nil}, {"zone", s.Zone != ""}, {"prompt_tokens", s.PromptTokens != TokenRange{}},
+		{"kv_events", s.KVEvents != KVEvents{}}, {"weight", s.Weight != nil}, {"zone", s.Zone != ""}, {"prompt_tokens", s.PromptTokens != TokenRange{}},
 		{"allow", s.Allow != nil}, {"server", s.Server != ""}, {"gone_after", s.GoneAfter != 0}, {"max_stale", s.MaxStale != 0},
 	} {
 		if f.set {
@@ -157,6 +159,12 @@ func (s Source) validateDNS(key, connectorName string, v *faults) {
 	example.validateRanks(key, connectorName, map[string]bool{}, v)
 	example.validateBootstrap(key, connectorName, strings.HasSuffix(key, "prefill_from"), v)
 	example.validateStock(key, connectorName, v)
+	for _, f := range []struct{ key, endpoint string }{{"endpoint", s.KVEvents.Endpoint}, {"replay_endpoint", s.KVEvents.ReplayEndpoint}} {
+		if f.endpoint != "" && !strings.Contains(f.endpoint, hostMark) {
+			v.add(key+".kv_events."+f.key, fmt.Sprintf("is %q", f.endpoint), "{host} in it, such as tcp://{host}:5557")
+		}
+	}
+	example.validateKVEvents(key, map[string]bool{}, v)
 	s.validatePlacement(key, v)
 	s.TLS.validate(key+".tls", strings.HasPrefix(s.DNS, "https:") || strings.HasPrefix(s.Control, "https:"), v)
 	if s.Allow != nil && len(s.Allow) == 0 {
@@ -197,5 +205,6 @@ func (s Source) Engine(role string, at netip.AddrPort) Engine {
 	}
 	e.Control = strings.ReplaceAll(s.Control, hostMark, host)
 	e.SideChannel = strings.ReplaceAll(s.SideChannel, hostMark, host)
+	e.KVEvents = KVEvents{Endpoint: strings.ReplaceAll(s.KVEvents.Endpoint, hostMark, host), ReplayEndpoint: strings.ReplaceAll(s.KVEvents.ReplayEndpoint, hostMark, host)}
 	return e
 }

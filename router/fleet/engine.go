@@ -13,6 +13,7 @@ import (
 	"pdrouter/internal/background"
 	"pdrouter/metadata"
 	"pdrouter/policies"
+	"pdrouter/policies/blocks"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
@@ -39,6 +40,7 @@ type Engine struct {
 	run                      // which run of it answers, and what that run says
 	Draining     atomic.Bool // it takes no more requests
 	placement    atomic.Pointer[policies.Placement]
+	kvEvents     atomic.Pointer[config.KVEvents]
 	Health       health.State
 	HandOff      HandOff // of a prefill engine
 	TokenIDs     TokenIDs
@@ -52,6 +54,8 @@ type inUse struct {
 	Overdue   atomic.Int64              // of them, decode legs whose KV is overdue
 	Backlog   atomic.Int64              // prompt tokens that it has yet to compute, for models whose policy uses prefixes
 	slot      atomic.Pointer[cacheSlot] // its place in the prefix index; nil if it has none
+
+	holder atomic.Pointer[blocks.Holder] // its place in the index of blocks; nil if its blocks are not followed
 }
 
 // Origin is all of a configuration that an engine was made from: engines of one origin are the same.
@@ -67,7 +71,7 @@ type Origin struct {
 func newEngine(ec config.Engine, rank int, m *Model, role metadata.Role, cfg config.Config, keys *config.Secrets, control *http.Client) (*Engine, error) {
 	conn := m.Connector
 	from := Origin{Entry: ec, model: m.Name, Connector: conn, Role: role}
-	from.Entry.Drain, from.Entry.Placement = false, config.Placement{} // they may change while it serves
+	from.Entry.Drain, from.Entry.Placement, from.Entry.KVEvents = false, config.Placement{}, config.KVEvents{} // they may change while it serves
 	up, err := upstream.New(ec.URL)
 	if err != nil {
 		return nil, err

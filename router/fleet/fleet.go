@@ -24,6 +24,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/metadata/handshake"
 	"pdrouter/policies"
+	"pdrouter/policies/blocks"
 	"pdrouter/policies/prefixes"
 	"pdrouter/router/admission"
 	"pdrouter/router/config"
@@ -47,6 +48,7 @@ type Parts struct {
 	Shadow     Planner             // asked too, without effect; nil: none is
 	Records    Records             // nil: no engine that publishes can be paired
 	Handshakes *handshake.Registry // which pairs have shaken hands
+	Blocks     *blocks.Index       // what engines say that they hold; nil: nobody asks
 	Control    *http.Client        // for the control routes of engines without TLS settings of their own
 	Log        *slog.Logger
 }
@@ -62,6 +64,7 @@ type Fleet struct {
 	drains  map[string]bool     // the names of those that take no more requests
 
 	placements map[string]config.Placement // by name
+	kvEvents   map[string]config.KVEvents  // by name
 
 	health     config.Health
 	planner    Planner
@@ -71,6 +74,7 @@ type Fleet struct {
 	log        *slog.Logger
 	Prefixes   *prefixes.Index // nil: no model's policy looks at prefixes
 	prompts    *promptSearch
+	blocks     *blocks.Index
 
 	adapters adapters
 	Secrets  *config.Secrets
@@ -131,8 +135,8 @@ func (m *Model) PairAt(p, d int) *Pair { return m.Pairs[p*len(m.Decode)+d] }
 // New returns the fleet of a configuration. Engines, pairs and models that was has too are carried over with all that is known of them;
 // was may be empty. Files are read through secrets. The new fleet takes effect with Begin.
 func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*Fleet, error) {
-	f := &Fleet{Models: make(map[string]*Model, len(cfg.Models)), named: map[string]*Engine{}, pairs: map[[2]string]*Pair{}, drains: map[string]bool{}, placements: map[string]config.Placement{},
-		health: cfg.Health, planner: parts.Planner, shadow: parts.Shadow, published: parts.Records, handshakes: parts.Handshakes, log: parts.Log, prompts: was.prompts,
+	f := &Fleet{Models: make(map[string]*Model, len(cfg.Models)), named: map[string]*Engine{}, pairs: map[[2]string]*Pair{}, drains: map[string]bool{}, placements: map[string]config.Placement{}, kvEvents: map[string]config.KVEvents{},
+		health: cfg.Health, planner: parts.Planner, shadow: parts.Shadow, published: parts.Records, handshakes: parts.Handshakes, log: parts.Log, prompts: was.prompts, blocks: parts.Blocks,
 		Secrets: secrets, secured: map[*Engine]*tls.Config{}, ranks: map[string][]*Engine{}}
 	if f.prompts == nil {
 		f.prompts = new(promptSearch)
@@ -196,7 +200,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 					if e.RankOf != "" {
 						f.ranks[e.RankOf] = append(f.ranks[e.RankOf], e)
 					}
-					f.drains[e.Name], f.placements[e.Name] = ec.Drain, ec.Placement
+					f.drains[e.Name], f.placements[e.Name], f.kvEvents[e.Name] = ec.Drain, ec.Placement, ec.KVEvents
 				}
 			}
 		}
@@ -239,6 +243,7 @@ func (f *Fleet) Begin(cfg config.Config, was *Fleet) {
 	for _, e := range f.Engines {
 		e.setLimits(cfg)
 		e.placement.Store(placementOf(f.placements[e.Name]))
+		e.kvEvents.Store(new(f.kvEvents[e.Name]))
 		if drains := f.drains[e.Name]; e.Draining.Swap(drains) && !drains {
 			e.Health.Reset(time.Now())
 		}
