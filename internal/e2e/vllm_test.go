@@ -95,12 +95,14 @@ type engine struct {
 // role is how an instance is started.
 type role struct {
 	name     string
-	cpu      int    // which of the CPUs this process may use
-	transfer string // --kv-transfer-config, or empty
-	random   bool   // it draws names of its own for requests
-	tp       int    // tensor-parallel ranks; 0 is 1
-	forgets  bool   // it can be told to forget its prefixes
-	batch    int    // tokens of one step, so that longer prompts come in chunks; 0 is as vLLM has it
+	cpu      int      // which of the CPUs this process may use
+	transfer string   // --kv-transfer-config, or empty
+	random   bool     // it draws names of its own for requests
+	tp       int      // tensor-parallel ranks; 0 is 1
+	forgets  bool     // it can be told to forget its prefixes
+	batch    int      // tokens of one step, so that longer prompts come in chunks; 0 is as vLLM has it
+	events   []string // host:port where it publishes KV events, and where it replays them; nil: it does not
+	bytes    bool     // it names blocks by 32 bytes, not by integers
 }
 
 // engine starts an instance. at are its addresses for HTTP and for its side channel; nil: two that are free.
@@ -121,6 +123,9 @@ func (v *vllm) engine(t *testing.T, is role, at []string) engine {
 	if is.batch > 0 {
 		argv = append(argv, "--max-num-batched-tokens", fmt.Sprint(is.batch))
 	}
+	if is.events != nil {
+		argv = append(argv, "--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`, portOf(is.events[0]), portOf(is.events[1])))
+	}
 	bind := fmt.Sprint(v.cpus[is.cpu%len(v.cpus)])
 	if is.tp > 1 {
 		argv = append(argv, "--tensor-parallel-size", fmt.Sprint(is.tp))
@@ -137,10 +142,19 @@ func (v *vllm) engine(t *testing.T, is role, at []string) engine {
 	if !is.random {
 		env = append(env, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1")
 	}
+	if is.bytes {
+		env = append(env, "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0")
+	}
 	if is.forgets {
 		env = append(env, "VLLM_SERVER_DEV_MODE=1")
 	}
 	return engine{start(t, is.name, env, argv...), "http://" + at[0], at[1], !is.random}
+}
+
+// portOf is the port of host:port.
+func portOf(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	return port
 }
 
 // backend is how a gateway's configuration names the engine.

@@ -74,6 +74,10 @@ func (x *Index) Store(h Holder, b *Blocks) {
 			x.places[before].child = held.at
 		}
 		before = held.at
+		if i%atOnce == atOnce-1 {
+			x.mu.Unlock()
+			x.mu.Lock()
+		}
 	}
 }
 

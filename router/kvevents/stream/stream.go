@@ -133,6 +133,8 @@ func (s *State) published(e Event, out []Action) []Action {
 		if s.Replays {
 			return s.replay(out)
 		}
+	case e.Seq+1 == s.next && e.Sum != s.sum: // the replay was another engine's
+		out = s.forget(out)
 	case e.Seq < s.next: // it came in the replay
 		s.latest = e.Seq + 1
 		return append(out, Nothing)

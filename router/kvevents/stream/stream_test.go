@@ -29,6 +29,7 @@ var scripts = []struct{ name, events string }{
 	{"a restart that the replay does not show, as it fails", "c e p0.1 p1.1 d c f p2.2 f p2.2 p3.2"},
 	{"a broken connection to the same run", "c e p0.1 p1.1 d c r1.1 r2.1 e p3.1"},
 	{"a restart that the connection outlives", "c e p0.1 p1.1 p2.1 p0.2 r0.2 r1.2 e p0.2 p1.2 p2.2"},
+	{"a replay that is another engine's", "c r0.2 r1.2 e p0.1 p1.1 p2.1"},
 	{"late answers, and batches of no connection", "r0.1 e p0.1 c e r0.1 f p0.1"},
 	{"no replays: a start, a gap, a restart, a connection that breaks", "- c p7.1 p8.1 p11.1 p0.2 p1.2 d c p2.2"},
 }
