@@ -131,7 +131,7 @@ func (f *Fan) partEnded() {
 func (f *Fan) finish() {
 	s := &f.sum
 	first := f.branches[0].Sum
-	s.Prefill, s.Decode, s.TransferID, s.Why = first.Prefill, first.Decode, first.TransferID, first.Why
+	s.Prefill, s.Decode, s.TransferID, s.TokenIDs, s.Why = first.Prefill, first.Decode, first.TransferID, first.TokenIDs, first.Why
 	s.Attempts = 0
 	for k, x := range f.branches {
 		one := x.Sum

@@ -27,7 +27,7 @@ func (l *Leg) AskTokens(req *upstream.Request, max int) (ids []byte, dropped boo
 }
 
 // readDroppingIDs reads an answer of at most max bytes. If it has more, it leaves out the array of the prompt's token ids, if there is one.
-func readDroppingIDs(r *upstream.Response, max int) (body []byte, dropped bool, err error) {
+func readDroppingIDs(r io.Reader, max int) (body []byte, dropped bool, err error) {
 	for inArray := false; ; {
 		from := len(body)
 		if cap(body) == from {

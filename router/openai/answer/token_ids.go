@@ -26,21 +26,45 @@ func TakePromptIDs(p []byte) (ids, rest []byte) {
 	return at.Of(p), slices.Concat(p[:at.From], []byte("null"), p[at.To:])
 }
 
-// readIDs walks over a value, and returns where it lies if it is an array of token ids that has one at least.
+// readIDs walks over a value, and returns where it lies if it is an array of token ids that has one at least. A long prompt has tens of
+// thousands, so they are not read one by one as values.
 func readIDs(s *jsonscan.Scanner) (at jsonscan.Span) {
-	from, n, ids := s.Pos, 0, true
-	if s.Peek() != '[' {
-		s.Value(1)
-		return at
+	from := s.Pos
+	if end := endOfIDs(s.Bytes, from); end > 0 {
+		s.Pos = end
+		return jsonscan.Span{From: from, To: end}
 	}
-	for ok := s.Array(2); ok && s.Element(&n); {
-		if id, is := s.Integer(); !is || id < 0 {
-			ids = false
-			ok = is || s.Value(2)
-		}
-	}
-	if ids && n > 0 && s.Why == "" {
-		at = jsonscan.Span{From: from, To: s.Pos}
-	}
+	s.Value(1)
 	return at
 }
+
+// endOfIDs returns where the array of token ids that begins at b[i] ends, 0 if there is none.
+func endOfIDs(b []byte, i int) int {
+	if i == len(b) || b[i] != '[' {
+		return 0
+	}
+	digits, zero := 0, false // of the id so far; below 0: it has ended
+	for i++; i < len(b); i++ {
+		switch c := b[i]; {
+		case c-'0' <= 9:
+			if digits < 0 || digits == maxIDDigits || zero {
+				return 0
+			}
+			digits, zero = digits+1, digits == 0 && c == '0'
+		case c == ',' && digits != 0:
+			digits, zero = 0, false
+		case c == ']' && digits != 0:
+			return i + 1
+		case c == ' ' || c == '\n' || c == '\r' || c == '\t':
+			if digits > 0 {
+				digits = -1
+			}
+		default:
+			return 0
+		}
+	}
+	return 0
+}
+
+// maxIDDigits is how many digits a token id may have: as many as fit into 32 bits.
+const maxIDDigits = 10

@@ -1,6 +1,11 @@
 package answer
 
-import "testing"
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"testing"
+)
 
 func TestTakePromptIDs(t *testing.T) {
 	for _, row := range []struct{ name, in, ids, rest string }{
@@ -17,10 +22,46 @@ func TestTakePromptIDs(t *testing.T) {
 		{"fractions", `{"prompt_token_ids":[1.5]}`, "", `{"prompt_token_ids":[1.5]}`},
 		{"arrays", `{"prompt_token_ids":[[1],[2]]}`, "", `{"prompt_token_ids":[[1],[2]]}`},
 		{"broken behind", `{"prompt_token_ids":[1],`, "", `{"prompt_token_ids":[1],`},
+		{"a leading zero", `{"prompt_token_ids":[01]}`, "", `{"prompt_token_ids":[01]}`},
+		{"zeros", `{"prompt_token_ids":[0,10]}`, "[0,10]", `{"prompt_token_ids":null}`},
+		{"too large", `{"prompt_token_ids":[12345678901]}`, "", `{"prompt_token_ids":[12345678901]}`},
+		{"a comma too many", `{"prompt_token_ids":[1,]}`, "", `{"prompt_token_ids":[1,]}`},
+		{"no comma", `{"prompt_token_ids":[1 2]}`, "", `{"prompt_token_ids":[1 2]}`},
+		{"no end", `{"prompt_token_ids":[1`, "", `{"prompt_token_ids":[1`},
 		{"no object", `[1]`, "", `[1]`},
 	} {
 		if ids, rest := TakePromptIDs([]byte(row.in)); string(ids) != row.ids || string(rest) != row.rest {
 			t.Errorf("%s: got %s and %s, want %s and %s", row.name, ids, rest, row.ids, row.rest)
 		}
 	}
+}
+
+// FuzzTakePromptIDs holds the ids against what encoding/json reads, and the rest against the answer.
+func FuzzTakePromptIDs(f *testing.F) {
+	for _, in := range []string{`{"a":[1],"prompt_token_ids": [1, 2,33 ] ,"b":{}}`, `{"prompt_token_ids":[[1]]}`, `{"prompt\u005ftoken_ids":[0]}`, `{"prompt_token_ids":[00]}`} {
+		f.Add([]byte(in))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		before := bytes.Clone(in)
+		ids, rest := TakePromptIDs(in)
+		if !bytes.Equal(in, before) {
+			t.Fatal("the answer was changed")
+		}
+		if ids == nil {
+			if !bytes.Equal(rest, in) {
+				t.Errorf("without ids %q became %q", in, rest)
+			}
+			return
+		}
+		var list []uint64
+		if err := json.Unmarshal(ids, &list); err != nil || len(list) == 0 {
+			t.Errorf("%q are no token ids: %v", ids, err)
+		}
+		if i := bytes.Index(in, ids); i < 0 || !slices.Equal(rest, slices.Concat(in[:i], []byte("null"), in[i+len(ids):])) && bytes.Count(in, ids) == 1 {
+			t.Errorf("%q became %q", in, rest)
+		}
+		if json.Valid(in) && !json.Valid(rest) {
+			t.Errorf("%q became %q, which is no JSON", in, rest)
+		}
+	})
 }
