@@ -19,6 +19,7 @@ import (
 	"pdrouter/router/reclaim"
 	"pdrouter/router/relay"
 	"pdrouter/router/stored"
+	"pdrouter/router/tokens"
 	"pdrouter/router/upstream"
 )
 
@@ -46,6 +47,9 @@ func TicketContext(cfg config.Config, model, subject, tenant, salt string) ([16]
 	}
 	return kvtransfer.ContextOf(model, subject, []byte(seal.Seal(tenant, []byte(salt)))), nil
 }
+
+// Tokens is what was learned of prompts' token ids.
+func (d Debug) Tokens() *tokens.Map { return d.r.exchanges.Tokens }
 
 // Queue is that of a model, also when the configuration has lost the model.
 func (d Debug) Queue(model string) *admission.Queue { return d.r.snapshot().fleet.Models[model].Queue }

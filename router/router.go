@@ -30,6 +30,7 @@ import (
 	"pdrouter/router/reclaim"
 	"pdrouter/router/report"
 	"pdrouter/router/stored"
+	"pdrouter/router/tokens"
 	"pdrouter/router/upstream"
 )
 
@@ -81,6 +82,9 @@ type Router struct {
 	kvEvents *kvevents.Feed
 }
 
+// tokenBytes is how much is learned of prompts' token ids for each block that the index of blocks may have: a block of 16 tokens.
+const tokenBytes = 16 * 4
+
 // New returns a router that has connected to nothing yet. The configuration is validated and copied.
 func New(cfg config.Config, parts Parts) (*Router, error) {
 	if parts.Log == nil {
@@ -114,7 +118,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	r.hands = handshake.New(parts.Log, func() *handshake.Snapshot { return &r.snapshot().handshake }, r.tasks, r.pairs, &r.cancels, r.monitor, r.reclaim, transfers)
 	r.exchanges = exchange.New(exchange.Parts{
 		Log: parts.Log, Disconnects: r.clients, Tasks: r.tasks, Cancels: &r.cancels, Pairs: r.pairs, Monitor: r.monitor, Reclaim: r.reclaim,
-		Transfers: transfers, Report: r.report,
+		Transfers: transfers, Report: r.report, Tokens: tokens.New(tokenBytes * cfg.Limits.KVIndexBlocks),
 	})
 	r.edge = edge.New(edge.Parts{
 		Log: parts.Log, Current: func() *edge.Snapshot { return &r.snapshot().edge }, Disconnects: r.clients, Exchanges: r.exchanges,

@@ -3,6 +3,8 @@ package router_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +12,8 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/openai"
+	"pdrouter/router/tokens"
 )
 
 const (
@@ -220,7 +224,7 @@ func TestTokensRefused(t *testing.T) {
 			t.Run(leg+" "+do, func(t *testing.T) {
 				refuses := map[string][]routertest.Fault{leg + "-0": {{Leg: leg, Do: do}}}
 				p, g := startTokens(t, tokenIDs, refuses, func(c *config.Config) {
-					c.Limits.Attempts = 1
+					c.Limits.Attempts, c.Limits.RetryPercent, c.Limits.RetryFloor = 1, new(0), new(0) // no retry is allowed
 					c.Timeouts.Health = routertest.Patience / 400
 				})
 				r, legs := askTokens(t, p, g, routertest.PathChat, tokenBody)
@@ -313,4 +317,86 @@ func TestTokensOfEachAttempt(t *testing.T) {
 		}
 	}
 	p.CheckNothingHeld(t)
+}
+
+// TestTokensLate has prefill answer late, never, or too late for the client: nothing of the request is held afterwards, and what is in time is
+// forwarded.
+func TestTokensLate(t *testing.T) {
+	for _, row := range []struct {
+		name, ids string
+		fault     routertest.Fault
+		leaves    string // the leg in which the client leaves
+		status    int
+	}{
+		{"late", tokenIDs, routertest.Fault{Leg: "prefill", Do: routertest.DoSlow, N: 5000}, "", 200},
+		{"its answer is late", tokenIDs, routertest.Fault{Leg: "prefill", Do: routertest.DoSlowReply, N: 5000}, "", 200},
+		{"never", tokenIDs, routertest.Fault{Leg: "prefill", Do: routertest.DoHang}, "", 504},
+		{"the client leaves prefill", tokenIDs, routertest.Fault{Leg: "prefill", Do: routertest.DoSlow, N: 5000}, "prefill", 499},
+		{"the client leaves prefill, which has finished", "[" + strings.Repeat("7,", 1<<20) + "7]", routertest.Fault{Leg: "prefill", Do: routertest.DoSlowReply, N: 300}, "prefill", 499},
+		{"the client leaves decode", tokenIDs, routertest.Fault{Leg: "decode", Do: routertest.DoSlow, N: 2000}, "decode", 499},
+	} {
+		routertest.RunVirtual(t, row.name, func(t *testing.T) {
+			p, g := startTokens(t, row.ids, nil, func(c *config.Config) { c.Limits.Attempts = 1 })
+			fault := map[string][]routertest.Fault{"prefill-0": {row.fault}}
+			if row.fault.Leg == "decode" {
+				fault = map[string][]routertest.Fault{"decode-0": {row.fault}}
+			}
+			p.SetFaults(fault)
+			if row.leaves != "" {
+				before := p.Cluster.Count("", row.leaves)
+				conn := g.Dial(t)
+				_, _ = io.WriteString(conn, routertest.RawPost(routertest.PathChat, tokenBody, "Host: a", "Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(tokenBody))))
+				routertest.Eventually(t, "the leg was asked", func() bool { return p.Cluster.Count("", row.leaves) > before })
+				conn.Close()
+			} else if r, _ := askTokens(t, p, g, routertest.PathChat, tokenBody); r.Status != row.status {
+				t.Errorf("status %d: %s", r.Status, r.Body)
+			}
+			s := g.Summary(1)
+			if s.Status != row.status || row.status == 200 && s.TokenIDs.String() != "forwarded" {
+				t.Errorf("the summary says %d, %q", s.Status, s.TokenIDs)
+			}
+			g.WaitIdle()
+			p.SetFaults(nil)
+			p.CheckNothingHeld(t)
+		})
+	}
+}
+
+// TestTokensLearned has the gateway learn the token ids of chats whose engines publish their blocks, apart for each salt, and of no others.
+func TestTokensLearned(t *testing.T) {
+	const first, second = `{"role":"user","content":"one"}`, `{"role":"assistant","content":"two"},{"role":"user","content":"three"}`
+	chat := func(messages ...string) string {
+		return fmt.Sprintf(`{"model":"tiny","max_tokens":16,"messages":[%s]}`, strings.Join(messages, ","))
+	}
+	for _, published := range []bool{true, false} {
+		t.Run(fmt.Sprint(published), func(t *testing.T) {
+			p, g := startTokens(t, "", nil, func(c *config.Config) {
+				if published {
+					c.Models[0].Decode[0].KVEvents.Endpoint = "tcp://127.0.0.1:9" // nobody listens: the ids are learned all the same
+				}
+			})
+			for _, turn := range []struct{ body, ids string }{{chat(first), "[1,2,3,9]"}, {chat(first, second), "[1,2,3,4,5,6,7,9]"}} {
+				p.Prefill[0].SetHabit(func(h *routertest.Habit) { h.IDs = turn.ids })
+				if r, _ := askTokens(t, p, g, routertest.PathChat, turn.body); r.Status != 200 {
+					t.Fatalf("status %d: %s", r.Status, r.Body)
+				}
+				g.WaitIdle() // it is learned after the answer
+			}
+			look := func(more string) (ids []uint32, exact int) {
+				b, bad := openai.ParseBody(openai.ShapeChat, []byte(strings.Replace(chat(first, second, second), `"max_tokens":16`, `"max_tokens":5`+more, 1)), openai.Limits{})
+				if bad != nil {
+					t.Fatal(bad)
+				}
+				ids, exact, _ = g.Router.Debug().Tokens().Lookup(tokens.PromptOf("tiny", "", b))
+				return ids, exact
+			}
+			ids, exact := look("")
+			if want := []uint32{1, 2, 3, 4, 5, 6, 7}; published && (exact != 3 || !slices.Equal(ids, want)) || !published && ids != nil {
+				t.Errorf("%v are known, %d exact", ids, exact)
+			}
+			if ids, _ := look(`,"cache_salt":"mine"`); ids != nil {
+				t.Errorf("with another salt %v are known", ids)
+			}
+		})
+	}
 }

@@ -119,7 +119,8 @@ type Limits struct {
 	PrefixIndexEntries int `yaml:"prefix_index_entries"`
 	// KVIndexBlocks is how many KV blocks the gateway remembers, each counted for every engine that has it, for engines with kv_events. A block
 	// takes up to 100 bytes of memory. Past the bound, blocks that engines store are not remembered until others are removed. At most 100
-	// million; default 1048576 (100 MB), for 16 million tokens in blocks of 16.
+	// million; default 1048576 (100 MB), for 16 million tokens in blocks of 16. The token ids of prompts of such engines, which the gateway
+	// learns from prefill's answers (vllm-nixl-pull), take at most 64 bytes more for each.
 	KVIndexBlocks int `yaml:"kv_index_blocks"`
 	// Handshakes is how many handshakes of pairs may run at once, over all engines. A quarter of them, at least one if there are
 	// several, is reserved for pairs that requests wait for. Default 16.

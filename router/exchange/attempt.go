@@ -26,7 +26,7 @@ type attempt struct {
 	decode  leg.Leg
 	stream  *relay.Stream // decode's answer, up to its first event; written before decode's event is sent
 
-	tokens     *tokens // nil: prefill is not asked for the prompt's token ids
+	tokens     *forwarding // nil: prefill is not asked for the prompt's token ids
 	decodeIs   custody
 	parked     bool // it waits for the pair
 	leaked     bool // KV may be leaked

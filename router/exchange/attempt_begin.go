@@ -239,7 +239,9 @@ func (x *Exchange) askPrefill(a *attempt, req *leg.Request) {
 			m.Body, m.Again = x.b, x.prefillRequest(l, &m.Handoff, false)
 			x.all.Reclaim.Start(m, func(ctx context.Context) { x.all.Reclaim.FreeDecode(ctx, m) }, a.decode.Engine)
 		}
+		ids := a.tokens.reported() // before the owner takes them
 		x.deliver(envelope{a: a, e: e, at: time.Now()})
+		x.learnTokens(a, ids)
 	}()
 	e = x.prefillAnswer(a, req)
 }

@@ -32,6 +32,7 @@ import (
 	"pdrouter/router/relay"
 	"pdrouter/router/report"
 	"pdrouter/router/stored"
+	"pdrouter/router/tokens"
 	"pdrouter/router/upstream"
 )
 
@@ -159,6 +160,7 @@ type Parts struct {
 	Reclaim     *reclaim.Reclaimer
 	Transfers   *kvtransfer.Transfers
 	Report      *report.Reporter
+	Tokens      *tokens.Map // learns the token ids of prompts whose engines publish their blocks; nil: nothing is learned
 }
 
 // Exchanges is what all exchanges have in common. It is safe for concurrent use.

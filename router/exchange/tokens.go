@@ -2,16 +2,19 @@ package exchange
 
 import (
 	"bytes"
+	"cmp"
 
+	"pdrouter/router/config"
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/report"
+	"pdrouter/router/tokens"
 )
 
-// tokens is what an attempt does with the prompt's token ids: prefill is asked for them and answers before decode is asked, so decode need not
+// forwarding is what an attempt does with the prompt's token ids: prefill is asked for them and answers before decode is asked, so decode need not
 // render and tokenise the messages once more. Nil does nothing.
-type tokens struct {
+type forwarding struct {
 	asked   bool          // prefill is asked for them
 	ids     []byte        // the array that it has answered; nil if there is none, and after decode was asked
 	dropped bool          // the answer was too large with the array
@@ -32,10 +35,10 @@ func (x *Exchange) planTokens(a *attempt) {
 	case x.withoutTokens, a.prefill.Engine.TokenIDs.Refused(), a.decode.Engine.TokenIDs.Refused():
 		x.Sum.TokenIDs = report.TokensRefused
 		if x.doubted != nil {
-			a.tokens = &tokens{doubted: x.doubted}
+			a.tokens = &forwarding{doubted: x.doubted}
 		}
 	default:
-		a.tokens = &tokens{asked: true}
+		a.tokens = &forwarding{asked: true}
 	}
 }
 
@@ -59,11 +62,33 @@ func (x *Exchange) handTokens(a *attempt) {
 	}
 }
 
-func (t *tokens) asks() bool  { return t != nil && t.asked }
-func (t *tokens) sends() bool { return t != nil && t.sent }
+// learnTokens notes the prompt's token ids that prefill has answered, if one of the engines publishes which blocks it has: only the index of
+// these is asked by token ids. The caller retains the body.
+func (x *Exchange) learnTokens(a *attempt, ids []byte) {
+	none := config.KVEvents{}
+	if ids == nil || x.all.Tokens == nil || a.prefill.Engine.KVEvents() == none && a.decode.Engine.KVEvents() == none {
+		return
+	}
+	x.all.Tasks.Recover("learning token ids", func() {
+		if list := tokens.ParseIDs(ids); list != nil {
+			x.all.Tokens.Learn(tokens.PromptOf(cmp.Or(x.b.Model, x.m.Name), x.tenant, x.b), list)
+		}
+	})
+}
+
+func (t *forwarding) asks() bool  { return t != nil && t.asked }
+func (t *forwarding) sends() bool { return t != nil && t.sent }
+
+// reported returns the ids that prefill has answered.
+func (t *forwarding) reported() []byte {
+	if t == nil {
+		return nil
+	}
+	return t.ids
+}
 
 // release lets the ids go, as decode's leg has a copy.
-func (t *tokens) release() {
+func (t *forwarding) release() {
 	if t != nil {
 		t.ids = nil
 	}

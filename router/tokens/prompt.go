@@ -1,8 +1,10 @@
 package tokens
 
 import (
+	"bytes"
 	"encoding/binary"
 	"hash/maphash"
+	"math"
 
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/jsonscan"
@@ -80,7 +82,7 @@ func PromptOf(model, tenant string, b *openai.Body) Prompt {
 	start := Sum{}.then([]byte(model)).then([]byte(tenant)).then(b.CacheSalt())
 	var more Sum // of the members that a template may read, in any order
 	var messages jsonscan.Span
-	bytes := 0
+	size := 0
 	s := jsonscan.Scanner{Bytes: b.Raw, MaxDepth: maxDepth}
 	s.Space()
 	m, ok := s.Object(1)
@@ -95,7 +97,7 @@ func PromptOf(model, tenant string, b *openai.Body) Prompt {
 		case !unread[key]:
 			is := Sum{}.then([]byte(key)).then(b.Raw[from:s.Pos])
 			more[0], more[1] = more[0]+is[0], more[1]+is[1]
-			bytes += s.Pos - from
+			size += s.Pos - from
 		}
 	}
 	if s.Why != "" {
@@ -104,14 +106,14 @@ func PromptOf(model, tenant string, b *openai.Body) Prompt {
 	var both [16]byte
 	binary.LittleEndian.PutUint64(both[:], more[0])
 	binary.LittleEndian.PutUint64(both[8:], more[1])
-	return chain(b.Raw, messages, start.then(both[:]), bytes)
+	return chain(b.Raw, messages, start.then(both[:]), size)
 }
 
 // maxDepth is how deep a body is nested at most; the body was read before.
 const maxDepth = 128
 
 // chain returns the boundaries of the messages, an array.
-func chain(raw []byte, messages jsonscan.Span, sum Sum, bytes int) (p Prompt) {
+func chain(raw []byte, messages jsonscan.Span, sum Sum, size int) (p Prompt) {
 	s := jsonscan.Scanner{Bytes: raw[:messages.To], Pos: messages.From, MaxDepth: maxDepth}
 	n := 0
 	for ok := s.Array(2); ok && s.Element(&n); {
@@ -131,11 +133,33 @@ func chain(raw []byte, messages jsonscan.Span, sum Sum, bytes int) (p Prompt) {
 		}
 		ok = s.Why == ""
 		sum = sum.then(raw[from:s.Pos])
-		bytes += s.Pos - from
-		p = append(p, Boundary{Sum: sum, User: user, Bytes: bytes})
+		size += s.Pos - from
+		p = append(p, Boundary{Sum: sum, User: user, Bytes: size})
 	}
 	if s.Why != "" {
 		return nil
 	}
 	return p
+}
+
+// ParseIDs reads an array of token ids; nil if it is anything else, or empty.
+func ParseIDs(array []byte) (ids []uint32) {
+	s := jsonscan.Scanner{Bytes: array, MaxDepth: 1}
+	s.Space()
+	if s.Peek() != '[' {
+		return nil
+	}
+	ids = make([]uint32, 0, 1+bytes.Count(array, []byte{','}))
+	n := 0
+	for ok := s.Array(1); ok && s.Element(&n); {
+		id, is := s.Integer()
+		if !is || id < 0 || id > math.MaxUint32 {
+			return nil
+		}
+		ids = append(ids, uint32(id))
+	}
+	if !s.End() || len(ids) == 0 {
+		return nil
+	}
+	return ids
 }

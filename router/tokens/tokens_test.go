@@ -436,3 +436,39 @@ func TestMapConcurrent(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+func TestParseIDs(t *testing.T) {
+	for in, want := range map[string][]uint32{
+		"[1, 2,\n3 ]": {1, 2, 3}, " [4294967295]": {1<<32 - 1}, "[4294967296]": nil, "[-1]": nil, "[1.0]": nil, "[1,]": nil, "[]": nil, "": nil, "{}": nil, "[1]2": nil, "[[1]]": nil, `["1"]`: nil,
+	} {
+		if got := ParseIDs([]byte(in)); !slices.Equal(got, want) || (got == nil) != (want == nil) {
+			t.Errorf("%q: got %v, want %v", in, got, want)
+		}
+	}
+}
+
+// FuzzPromptOf has every chat that a gateway accepts have a boundary after each message, or none at all.
+func FuzzPromptOf(f *testing.F) {
+	for _, in := range []string{`{"messages":[{"role":"user","content":"a"},{"role":"assistant"}],"tools":[]}`, `{"messages":[1]}`, `{"messages":{}}`, `{"messages":[{"r\u006fle":"user"}]}`, `{}`} {
+		f.Add([]byte(in))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		b, bad := openai.ParseBody(openai.ShapeChat, raw, openai.Limits{})
+		if bad != nil {
+			return
+		}
+		p := PromptOf("m", "t", b)
+		var is struct{ Messages []json.RawMessage }
+		if err := json.Unmarshal(raw, &is); err == nil && len(p) != 0 && len(p) != len(is.Messages) {
+			t.Errorf("%q: %d boundaries", raw, len(p))
+		}
+		if p.bytes() > len(raw) || !slices.EqualFunc(p, PromptOf("m", "t", b), func(a, b Boundary) bool { return a == b }) {
+			t.Errorf("%q: %d bytes", raw, p.bytes())
+		}
+		m := New(1 << 20)
+		m.Learn(p, []uint32{1, 2})
+		if ids, exact, _ := m.Lookup(p); exact != 0 || len(p) > 0 && len(ids) != 2 {
+			t.Errorf("%q: %v, %d exact", raw, ids, exact)
+		}
+	})
+}
