@@ -1,7 +1,12 @@
 package connector
 
 import (
+	"encoding/json"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/router/dispatch"
 )
 
 // TestRefusalNames looks for each of the names by which engines meet.
@@ -46,5 +51,40 @@ func TestSGLangRooms(t *testing.T) {
 	}
 	if len(served) != ranks {
 		t.Errorf("ranks %v", served)
+	}
+}
+
+// TestAppendTokenIDs adds the prompt's token ids to the members of a decode leg, of every connector that takes them: prefill must have answered
+// before decode is asked.
+func TestAppendTokenIDs(t *testing.T) {
+	taking := 0
+	for _, c := range All() {
+		if !c.Traits().TakesTokenIDs {
+			continue
+		}
+		if taking++; c.Traits().Mode != dispatch.InTurn {
+			t.Errorf("%s takes token ids, and its legs are %s", c.Traits().Name, c.Traits().Mode)
+		}
+		for _, params := range []string{`{"remote_host":"h"}`, "{ \"remote_block_ids\" : [[1,2]] ,\n\"a\":{} }"} {
+			members := c.DecodeMembers([]byte(`"x":1,`), &Handoff{KVParams: []byte(params)})
+			var got struct {
+				X  int
+				KV map[string]json.RawMessage `json:"kv_transfer_params"`
+			}
+			if err := json.Unmarshal([]byte("{"+string(AppendTokenIDs(members, []byte("[1, 2]")))+"}"), &got); err != nil {
+				t.Fatalf("%s: %v", params, err)
+			}
+			var want map[string]json.RawMessage
+			if err := json.Unmarshal([]byte(params), &want); err != nil {
+				t.Fatal(err)
+			}
+			want["prompt_token_ids"] = json.RawMessage("[1, 2]")
+			if d := cmp.Diff(want, got.KV); d != "" || got.X != 1 {
+				t.Errorf("%s: %s", params, d)
+			}
+		}
+	}
+	if taking == 0 {
+		t.Error("no connector takes token ids")
 	}
 }

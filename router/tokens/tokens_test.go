@@ -245,12 +245,12 @@ func converse(t *testing.T, render template) {
 	for n := range 6 {
 		p, truth := prompt(t, c), render(c)
 		ids, exact, estimate := m.Lookup(p)
-		switch {
-		case n == 0:
+		switch n {
+		case 0:
 			if ids != nil || exact != 0 || estimate != p.bytes()/4 {
 				t.Errorf("of the first turn: %d ids, %d exact, estimate %d", len(ids), exact, estimate)
 			}
-		case n == 1: // nothing has shown yet where the generation prompt begins
+		case 1: // nothing has shown yet where the generation prompt begins
 			if exact != 0 || !slices.Equal(ids, last) {
 				t.Errorf("of the second turn: %d ids, %d exact", len(ids), exact)
 			}
