@@ -61,7 +61,7 @@ type Model struct {
 	// Default false: engines never see it.
 	ForwardAuthorization bool `yaml:"forward_authorization"`
 	// RetokenizeOnDecode has decode engines render and tokenise the messages of every chat themselves; connector vllm-nixl-pull only. Default
-	// false: prefill is asked for the prompt's token ids, and decode is sent them (vLLM 0.32.0 or newer; older engines ignore them). The
+	// false: prefill is asked for the prompt's token ids, and decode is sent them (vLLM 0.27.0 or newer; older engines ignore them). The
 	// answers are the same. Set it if both engines cannot have the same tokenizer and chat template.
 	RetokenizeOnDecode bool `yaml:"retokenize_on_decode"`
 	// MaxConcurrentRequests is how many requests may be with the model's engines at once; others wait. Default limits.max_concurrent_requests for each

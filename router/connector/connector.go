@@ -73,8 +73,8 @@ type Handoff struct {
 }
 
 // AppendTokenIDs adds the prompt's array of token ids, as prefill wrote it, to the members of a decode leg of a chat. The connector
-// TakesTokenIDs, so its members end with kv_transfer_params, and these have a member at least. Since vllm-project/vllm#48145 a decode engine
-// takes the ids in place of the messages; one before that ignores them.
+// TakesTokenIDs, so its members end with kv_transfer_params, and these have a member at least. Since vllm-project/vllm#48145 (0.27.0) a decode
+// engine takes the ids in place of the messages; one before that ignores them.
 func AppendTokenIDs(members, ids []byte) []byte {
 	members = append(members[:len(members)-1], `,"prompt_token_ids":`...) // without the closing brace
 	return append(append(members, ids...), '}')
