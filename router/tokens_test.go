@@ -272,14 +272,20 @@ func TestTokensRefused(t *testing.T) {
 }
 
 // TestTokensRejected has a request that engines reject for its own sake rejected, once more at most, and no engine thought to refuse token ids
-// for that.
+// for that, whatever the rejection says.
 func TestTokensRejected(t *testing.T) {
 	p, g := startTokens(t, tokenIDs, nil, nil)
-	reject := map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: routertest.DoReject}}}
-	for i, most := range []int{2, 1} { // the first answers nothing of whether the engine accepts them
-		p.SetFaults(reject)
+	for i, row := range []struct {
+		do   string
+		legs int
+	}{
+		{routertest.DoReject, 2}, // it is not known yet whether the engine accepts them
+		{routertest.DoReject, 1},
+		{routertest.DoRejectNamed, 2}, // the client may have sent what it says
+	} {
+		p.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: row.do}}})
 		r, legs := askTokens(t, p, g, routertest.PathChat, tokenBody)
-		if r.Status != 400 || len(legs) != most {
+		if r.Status != 400 || len(legs) != row.legs {
 			t.Errorf("request %d: status %d, %d legs: %s", i, r.Status, len(legs), r.Body)
 		}
 		p.SetFaults(nil)
@@ -399,4 +405,47 @@ func TestTokensLearned(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTokensOfChoices has each of several choices of a chat, which are served one by one, forward what its own prefill leg has answered.
+func TestTokensOfChoices(t *testing.T) {
+	p, g := startTokens(t, tokenIDs, nil, nil)
+	r, legs := askTokens(t, p, g, routertest.PathChat, strings.TrimSuffix(tokenBody, "}")+`,"n":2,"seed":1}`)
+	if r.Status != 200 || len(legs) != 4 || strings.Contains(r.Body, "token_ids") {
+		t.Fatalf("status %d, %d legs: %s", r.Status, len(legs), r.Body)
+	}
+	for _, q := range legs {
+		if q.Leg == "decode" && forwarded(t, q) != tokenIDs {
+			t.Errorf("decode got %s", q.Body)
+		}
+	}
+	if s := g.Summary(1); s.TokenIDs.String() != "forwarded" || len(s.Parts) != 2 {
+		t.Errorf("the summary says %q of %d parts", s.TokenIDs, len(s.Parts))
+	}
+	p.CheckNothingHeld(t)
+}
+
+// TestTokensRefusedByOne has an engine known to refuse token ids although the request is served by another one then.
+func TestTokensRefusedByOne(t *testing.T) {
+	p := routertest.NewPool(t, connector.NamePull, 2, 2, nil)
+	for _, e := range p.Prefill {
+		e.SetHabit(func(h *routertest.Habit) { h.IDs = tokenIDs })
+	}
+	g := routertest.Start(t, p.Config, router.Parts{})
+	g.WaitWarm()
+	p.SetFaults(map[string][]routertest.Fault{
+		"prefill-0": {{Leg: "prefill", Do: routertest.DoRefuseIDs}}, "prefill-1": {{Leg: "prefill", Do: routertest.DoBareIDs}}, "decode-1": {{Leg: "decode", Do: routertest.DoRefuseIDs}},
+	})
+	refused := 0
+	for range 20 {
+		r, legs := askTokens(t, p, g, routertest.PathChat, tokenBody)
+		if r.Status != 200 {
+			t.Fatalf("status %d: %s", r.Status, r.Body)
+		}
+		refused += len(legs) - 2
+	}
+	if refused != 2 {
+		t.Errorf("two prefill engines have refused token ids %d times", refused)
+	}
+	p.CheckNothingHeld(t)
 }

@@ -54,11 +54,12 @@ const (
 	DoBigToken  = "big token"     // one token of N bytes, and then none until the client goes; not streamed, an answer that is so much larger
 	DoNewEngine = "new engine id" // prefill was started anew
 
-	DoRefuseIDs  = "400 token ids" // of a leg that asks for, or carries, the prompt's token ids; it names them
-	DoBareIDs    = "400 unnamed"   // the same, without a name
-	DoRefuseLate = "503 later"     // behind N milliseconds
-	DoErrorLate  = "500 later"     // behind N milliseconds
-	DoLateToken  = "late tokens"   // N milliseconds before every token but the first
+	DoRefuseIDs   = "400 token ids" // of a leg that asks for, or carries, the prompt's token ids; it names them
+	DoRejectNamed = "400 named"     // of any leg, in words that name the token ids
+	DoBareIDs     = "400 unnamed"   // the same, without a name
+	DoRefuseLate  = "503 later"     // behind N milliseconds
+	DoErrorLate   = "500 later"     // behind N milliseconds
+	DoLateToken   = "late tokens"   // N milliseconds before every token but the first
 )
 
 // Engine speaks as much of an engine's protocol as the router needs. Its answer is "tok0 tok1 …".

@@ -37,10 +37,10 @@ func (f *Engine) fails(w http.ResponseWriter, r *http.Request, x Fault) bool {
 		FakeError(w, 403, "PermissionDeniedError", `"ticket"`)
 	case DoReject:
 		FakeError(w, 400, "BadRequestError", "400")
-	case DoRefuseIDs:
+	case DoRefuseIDs, DoRejectNamed:
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(400)
-		_, _ = io.WriteString(w, `{"error":{"message":"Extra inputs are not permitted: token_ids","type":"BadRequestError","param":null,"code":400}}`)
+		_, _ = io.WriteString(w, `{"error":{"message":"Extra inputs are not permitted: return_token_ids, kv_transfer_params.prompt_token_ids","type":"BadRequestError","param":null,"code":400}}`)
 	case DoBareIDs:
 		FakeError(w, 400, "BadRequestError", "400")
 	case DoNoKV:

@@ -260,7 +260,7 @@ func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	l.ObservePeer(x.s.Fleet, conn, &a.decode, v) // but for this one: with SGLang it may set BlameBoth, and the next attempt leaves out both engines
 	if v != leg.Usable {
 		e := v.PrefillEvent()
-		if t.asks() && x.refusesTokens(l, v) {
+		if t.asks() && l.MayRefuse("return_token_ids", v) {
 			e.Kind = dispatch.EvPrefillNoTokens
 		}
 		if v == leg.Broken && l.RefusedCredentials() {
@@ -268,7 +268,7 @@ func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 		}
 		return e
 	}
-	x.acceptsTokens(a, l, t.asks())
+	x.observeTokens(a, l, t.asks())
 	e := dispatch.Event{Kind: dispatch.EvPrefillBare, Why: reason.NoTransferParams}
 	if conn.Traits().Meets || l.Answer.KVParams != nil {
 		e.Kind = conn.Accept(&a.h, l.Answer.KVParams)
@@ -310,7 +310,7 @@ func (x *Exchange) askDecode(a *attempt, req *leg.Request) {
 func (x *Exchange) decodeAnswered(a *attempt, v leg.Result, streams bool) {
 	l, e := &a.decode, v.DecodeEvent(streams)
 	switch {
-	case a.tokens.sends() && x.refusesTokens(l, v):
+	case a.tokens.sends() && l.MayRefuse("prompt_token_ids", v):
 		e.Kind = dispatch.EvDecodeNoTokens
 	case e.Why == reason.DecodeRejected && x.b.Passthrough != nil:
 		e.Why = reason.EngineRejected
@@ -407,7 +407,7 @@ func (q *served) decodeRequest(a *attempt, tokens bool) *leg.Request {
 func (q *served) observeDecode(a *attempt, v leg.Result) {
 	a.decode.Observe(q.s.Fleet, v)
 	if v == leg.Usable {
-		q.acceptsTokens(a, &a.decode, a.tokens.sends())
+		q.observeTokens(a, &a.decode, a.tokens.sends())
 	}
 	if known, good := a.decode.Transferred(v); known && a.pair != nil {
 		q.observeTransfer(a, good)

@@ -19,7 +19,7 @@ type forwarding struct {
 	ids     []byte        // the array that it has answered; nil if there is none, and after decode was asked
 	dropped bool          // the answer was too large with the array
 	sent    bool          // decode's leg carries them
-	doubted *fleet.Engine // one that may have refused them in the attempt before; a usable answer without them shows that it has
+	doubted *fleet.Engine // one that may have refused them in the attempt before; see observeTokens
 }
 
 // planTokens decides whether the attempt's prefill engine is asked for the prompt's token ids.
@@ -94,27 +94,14 @@ func (t *forwarding) release() {
 	}
 }
 
-// refusesTokens reports whether a leg with the members for token ids may have been rejected for them.
-func (q *served) refusesTokens(l *leg.Leg, v leg.Result) bool {
-	may, named := l.MayRefuseTokens(v)
-	if named {
-		q.tokensRefused(l.Engine)
-	}
-	return may
-}
-
-// acceptsTokens notes what a usable answer shows of whether the engine accepts the members for token ids. with says that the leg had them.
-func (q *served) acceptsTokens(a *attempt, l *leg.Leg, with bool) {
+// observeTokens notes what a usable answer shows of whether engines accept the members for token ids. with says that the leg had them. If it had
+// not, and an engine of its role has rejected the request with them, that engine refuses them.
+func (q *served) observeTokens(a *attempt, l *leg.Leg, with bool) {
 	switch {
 	case with:
 		l.Engine.TokenIDs.Accept()
-	case a.tokens != nil && a.tokens.doubted == l.Engine:
-		q.tokensRefused(l.Engine)
-	}
-}
-
-func (q *served) tokensRefused(e *fleet.Engine) {
-	if e.TokenIDs.Refuse() {
-		q.all.Log.Warn("engine refuses prompt token ids", "engine", e.Name)
+	case a.tokens == nil || a.tokens.doubted == nil || a.tokens.doubted.Origin.Role != l.Engine.Origin.Role:
+	case a.tokens.doubted.TokenIDs.Refuse():
+		q.all.Log.Warn("engine refuses prompt token ids", "engine", a.tokens.doubted.Name)
 	}
 }

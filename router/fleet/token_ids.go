@@ -25,14 +25,13 @@ func (t *TokenIDs) Accept() {
 	}
 }
 
-// Refuse notes that the members were the reason for a rejection. It reports whether that is new.
+// Refuse notes that the members were the reason for a rejection: the request was accepted without. It reports whether that is new.
 func (t *TokenIDs) Refuse() bool { return t.state.Swap(tokensRefused) != tokensRefused }
 
-// Doubtful reports whether the members may be the reason why a leg with them was rejected with this body: it names them (named), or the run
-// has never accepted them.
-func (t *TokenIDs) Doubtful(body []byte) (doubtful, named bool) {
-	named = bytes.Contains(body, []byte("token_ids"))
-	return named || t.state.Load() != tokensAccepted, named
+// MayRefuse reports whether the member may be the reason why a leg with it was rejected with this body: the run has never accepted it, or the
+// body names it. What a body says proves nothing, as it may repeat what the client has sent.
+func (t *TokenIDs) MayRefuse(member string, body []byte) bool {
+	return t.state.Load() != tokensAccepted || bytes.Contains(body, []byte(member))
 }
 
 // Reset forgets all: the engine may be another run.

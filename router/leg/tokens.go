@@ -101,11 +101,7 @@ func (l *Leg) parse() Result {
 	return Usable
 }
 
-// MayRefuseTokens reports whether the members for token ids that the leg carried may be why its engine rejected it. named says that the
-// rejection names them.
-func (l *Leg) MayRefuseTokens(v Result) (may, named bool) {
-	if v != Rejected || l.Status != http.StatusBadRequest && l.Status != http.StatusUnprocessableEntity {
-		return false, false
-	}
-	return l.Engine.TokenIDs.Doubtful(l.Body)
+// MayRefuse reports whether a member for token ids that the leg carried may be why its engine rejected it.
+func (l *Leg) MayRefuse(member string, v Result) bool {
+	return v == Rejected && (l.Status == http.StatusBadRequest || l.Status == http.StatusUnprocessableEntity) && l.Engine.TokenIDs.MayRefuse(member, l.Body)
 }
