@@ -33,14 +33,15 @@ const blockTokens = 32
 func TestStockVLLMEvents(t *testing.T) {
 	v := prepare(t, "full")
 	at, events := freeAddresses(t, 2), freeAddresses(t, 2)
-	launch := func(bytes bool) (e engine) {
+	launch := func(is role) (e engine) {
 		v.step(t, "start an engine", func() {
-			e = v.engine(t, role{name: "events", events: events, bytes: bytes, forgets: true}, at)
+			is.name, is.events = "events", events
+			e = v.engine(t, is, at)
 			e.up(t)
 		})
 		return e
 	}
-	e := launch(false)
+	e := launch(role{forgets: true})
 	talk := &conversation{url: e.url}
 	talk.turn(t, "") // before anybody hears it
 	x := follow(t, e.url, events)
@@ -72,12 +73,21 @@ func TestStockVLLMEvents(t *testing.T) {
 		e.kill()
 		until(t, slow, "a dead engine has nothing", func() bool { return x.held(talk.last, "") == 0 })
 	})
-	_ = launch(true)
+	_ = launch(role{bytes: true, blocks: 90})
 	v.step(t, "another run of it", func() {
 		until(t, slow, "the engine is followed", func() bool { return x.stats().Live })
 		talk.predicted(t, x, "", false)
 		talk.predicted(t, x, "", true)
 		talk.predicted(t, x, "salty", false)
+	})
+	v.step(t, "blocks are evicted", func() {
+		other := &conversation{url: e.url}
+		for x.held(talk.cached[""], "") == len(talk.cached[""])/blockTokens*blockTokens {
+			other.predicted(t, x, "another", len(other.messages) > 0)
+		}
+		if n := talk.asked(t, x, ""); n == 0 {
+			t.Error("nothing is left of the first conversation; want a part of it")
+		}
 	})
 	s := x.stats()
 	t.Logf("%+v", s)
@@ -206,14 +216,23 @@ func (c *conversation) predicted(t *testing.T, x follower, salt string, hit bool
 	if hit {
 		c.known(t, x, salt)
 	}
-	prompt := c.tokens(t)
-	want := min(x.held(prompt, salt), (len(prompt)-1)/blockTokens*blockTokens)
-	got := c.turn(t, salt)
-	t.Logf("salt %q: %d prompt tokens, %d predicted, %d cached", salt, len(prompt), want, got)
-	if got != want || hit != (want >= blockTokens) {
-		t.Errorf("salt %q: the engine has taken %d of %d tokens from its cache; the index has said %d, hit %v", salt, got, len(prompt), want, hit)
+	if want := c.asked(t, x, salt); hit != (want >= blockTokens) {
+		t.Errorf("salt %q: %d tokens are cached; want some: %v", salt, want, hit)
 	}
 	c.known(t, x, salt)
+}
+
+// asked asks the index what the engine has of the next turn's prompt, sends it, and returns what the index has said.
+func (c *conversation) asked(t *testing.T, x follower, salt string) (want int) {
+	t.Helper()
+	prompt := c.tokens(t)
+	want = min(x.held(prompt, salt), (len(prompt)-1)/blockTokens*blockTokens)
+	got := c.turn(t, salt)
+	t.Logf("salt %q: %d prompt tokens, %d predicted, %d cached", salt, len(prompt), want, got)
+	if got != want {
+		t.Errorf("salt %q: the engine has taken %d of %d tokens from its cache; the index has said %d", salt, got, len(prompt), want)
+	}
+	return want
 }
 
 // askJSON sends a body as JSON and reads the answer.

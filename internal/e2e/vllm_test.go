@@ -103,6 +103,7 @@ type role struct {
 	batch    int      // tokens of one step, so that longer prompts come in chunks; 0 is as vLLM has it
 	events   []string // host:port where it publishes KV events, and where it replays them; nil: it does not
 	bytes    bool     // it names blocks by 32 bytes, not by integers
+	blocks   int      // of its KV cache; 0: as many as fit
 }
 
 // engine starts an instance. at are its addresses for HTTP and for its side channel; nil: two that are free.
@@ -122,6 +123,9 @@ func (v *vllm) engine(t *testing.T, is role, at []string) engine {
 	}
 	if is.batch > 0 {
 		argv = append(argv, "--max-num-batched-tokens", fmt.Sprint(is.batch))
+	}
+	if is.blocks > 0 {
+		argv = append(argv, "--num-gpu-blocks-override", fmt.Sprint(is.blocks))
 	}
 	if is.events != nil {
 		argv = append(argv, "--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`, portOf(is.events[0]), portOf(is.events[1])))

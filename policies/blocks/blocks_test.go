@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 )
 
@@ -389,6 +390,45 @@ func TestManyHolders(t *testing.T) {
 	}
 	if h := x.Join(); int(h) != 0 || ask(x, h, Prompt{Tokens: run(0, 7, 4).Tokens}) != (Held{}) {
 		t.Errorf("holder %d joins with blocks of one that has left", h)
+	}
+}
+
+// TestBesideOthers has one engine store and clear many blocks in two tiers, which lets others in between, while another one stores, removes
+// and is looked for: neither touches what the other has, and no place is lost.
+func TestBesideOthers(t *testing.T) {
+	x, h := index(100_000)
+	other := x.Join()
+	x.Show(other, true)
+	many, few := run(0, 3*atOnce, 1), run(0, 50, 1)
+	var both sync.WaitGroup
+	both.Go(func() {
+		for range 20 {
+			x.Store(h, many)
+			x.Store(h, &Blocks{Handles: many.Handles, Tier: Host})
+			x.Clear(h)
+		}
+	})
+	both.Go(func() {
+		p := Prompt{Tokens: many.Tokens}
+		for range 300 {
+			x.Store(other, few)
+			if got := ask(x, other, p)[Device]; got != 50 {
+				t.Errorf("%d tokens; want 50", got)
+			}
+			x.Remove(other, Device, 0, few.Handles)
+			if got := ask(x, other, p)[Device]; got != 0 {
+				t.Errorf("%d tokens; want 0", got)
+			}
+		}
+	})
+	both.Wait()
+	if size, _ := x.Size(); size != 0 || x.entered() != 0 || len(x.unused)+1 != len(x.places) {
+		t.Errorf("%d blocks, %d entered, %d unused of %d places; want all unused", size, x.entered(), len(x.unused), len(x.places))
+	}
+	for i, at := range slices.Sorted(slices.Values(x.unused)) {
+		if at != uint32(i+1) {
+			t.Fatalf("place %d is unused twice, or 0", at)
+		}
 	}
 }
 
