@@ -52,6 +52,7 @@ type Stats struct {
 	Handshakes handshake.Stats   `json:"-"`
 	Prefixes   *prefixes.Stats   `json:"-"` // nil: no policy looks at prefixes
 	KVEvents   []kvevents.Stats  `json:"-"` // of engines whose blocks are followed
+	TokenBytes int               `json:"-"` // of what was learned of their prompts' token ids
 	Moved      []report.Moved    `json:"-"` // by pairs of engines with a data plane
 	Queues     []QueueStats      `json:"-"`
 	Retries    []RetryStats      `json:"-"`
@@ -111,6 +112,7 @@ func (r *Router) Stats() Stats {
 		Draining: r.edge.Draining(), Requests: r.exchanges.Count(), Leaked: r.reclaim.Leaks.Requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.edge.BodyBytes(), Models: make(map[string]bool, len(current.fleet.Models)),
 		Engines: make([]EngineStats, 0, len(current.fleet.Engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.reclaim.Leaks.Freed(), Foreign: r.report.Transfers.Rejected(), Background: r.backgrounds.Leases(), KVEvents: r.kvEvents.Stats(),
+		TokenBytes: r.exchanges.Tokens.Bytes(),
 	}
 	if current.fleet.Prefixes != nil {
 		s := current.fleet.Prefixes.Stats()

@@ -23,6 +23,9 @@ func collectRouter(out *telemetry.Scrape, s router.Stats) {
 		out.Set("pdrouter_reclaims_total", float64(f.Count), f.Ending, f.By)
 	}
 	collectKVEvents(out, s.KVEvents)
+	if len(s.KVEvents) > 0 {
+		out.Set("pdrouter_learned_token_ids_bytes", float64(s.TokenBytes))
+	}
 	if p := s.Prefixes; p != nil {
 		out.Set("pdrouter_prefix_entries", float64(p.Links))
 		out.Set("pdrouter_prefix_bytes", float64(p.Bytes))

@@ -146,6 +146,10 @@ func engines() []Subject {
 					Help: "Blocks that the engine has reported and not removed, each counted once for every tier and KV cache group. limits.kv_index_blocks bounds the sum.",
 				},
 				{
+					Name: "pdrouter_learned_token_ids_bytes", Kind: Gauge, Unit: "bytes",
+					Help: "Memory for the token ids of prompts that the gateway has learned from prefill engines, of models whose engines have kv_events. At most 64 for each block of limits.kv_index_blocks.",
+				},
+				{
 					Name: "pdrouter_kv_index_orphans_total", Kind: Counter, Unit: "blocks", Labels: []string{"engine"}, AtStart: "all",
 					Help: "Blocks that were left out because the block before them is not known: it was stored before the gateway could hear of it.",
 					Use:  "Some follow each start of the gateway. If it grows always, the engine lacks replay_endpoint, or keeps too few batches (buffer_steps).",

@@ -213,9 +213,9 @@ func (m *Map) remove(e *entry) {
 	m.refer(e, nil)
 }
 
-// Size is how many bytes are in use, and how many boundaries are known.
-func (m *Map) Size() (bytes, boundaries int) {
+// Bytes is how much memory is in use.
+func (m *Map) Bytes() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.used, len(m.at)
+	return m.used
 }
