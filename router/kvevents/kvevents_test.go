@@ -207,12 +207,16 @@ func TestRestart(t *testing.T) {
 func TestSameRun(t *testing.T) {
 	r, f := live(t)
 	endpoint, replays := f.endpoint(), f.replays()
-	f.keep(stored(4, 1, 3))
+	f.publish(stored(4, 1, 3))
+	r.want("a", 1, 4, 16)
+	f.keep(stored(5, 1, 4))
 	f.close()
 	same := newFakePublisher(t, endpoint, replays, false, f.batches...)
-	r.want("a", 1, 4, 16)
-	if s := r.stats("a"); s.Resets != 0 || same.asked[0] != 0 {
-		t.Errorf("%+v, asked from %d on; want no reset, and to be asked from the last batch on, 0", s, same.asked)
+	r.want("a", 1, 5, 20)
+	same.mu.Lock()
+	defer same.mu.Unlock()
+	if s := r.stats("a"); s.Resets != 0 || same.asked[0] != 1 {
+		t.Errorf("%+v, asked from %d on; want no reset, and to be asked from the last batch on that was heard, 1", s, same.asked)
 	}
 }
 
