@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"pdrouter/internal/field"
 )
@@ -27,7 +28,13 @@ type Rule struct {
 
 // Choosing is how a request's engines are chosen.
 type Choosing struct {
-	Split SplitRule `yaml:"split"`
+	// Policy is roles (default: the engine of each role is chosen on its own, as prefill and decode say) or cost: every path that the request can
+	// take is priced, decode alone or any pair, and the cheapest is taken, so that as many requests as possible keep their objective. Of prefill and
+	// decode only filters matter then.
+	Policy string `yaml:"policy"`
+	// Objective is what requests are to keep, for the policy cost.
+	Objective ObjectiveRule `yaml:"objective"`
+	Split     SplitRule     `yaml:"split"`
 	// Prefill is how the prefill engine is chosen. The name of a policy alone is short for the section: "prefill: round_robin".
 	Prefill Role `yaml:"prefill"`
 	// Decode is how the decode engine is chosen, or the engine of connector none; written as prefill is.
@@ -36,6 +43,14 @@ type Choosing struct {
 	// "continue": another decode engine goes on from the tokens already sent, where temperature is 0, so that the text is what one engine
 	// would have said. "continue_always": also where it is not.
 	AfterFailure string `yaml:"after_failure"`
+}
+
+// ObjectiveRule is what requests are to keep.
+type ObjectiveRule struct {
+	// TTFT is the time to the first token; default 2s.
+	TTFT time.Duration `yaml:"ttft"`
+	// ITL is the time between tokens: in the mean of an answer, and of a hundred tokens at most one is to come later; default 50ms.
+	ITL time.Duration `yaml:"itl"`
 }
 
 // SplitRule says which requests are served by two engines.
@@ -105,6 +120,12 @@ const (
 	ContinueAlways = "continue_always"
 )
 
+// The values of Choosing.Policy.
+const (
+	byRoles = "roles"
+	byCost  = "cost"
+)
+
 // The values of SplitRule.OnNoPrefill.
 const (
 	aggregate = "aggregate"
@@ -118,6 +139,8 @@ func (c Config) withDefaults() Config {
 		Prefill: Role{Policy: "least_load"},
 		Decode:  Role{Policy: "least_load"},
 
+		Policy:       byRoles,
+		Objective:    ObjectiveRule{TTFT: 2 * time.Second, ITL: 50 * time.Millisecond},
 		AfterFailure: Cut,
 	})
 	rules := make([]Rule, len(c.Rules))
@@ -140,13 +163,29 @@ func (c Choosing) or(d Choosing) Choosing {
 	if c.AfterFailure == "" {
 		c.AfterFailure = d.AfterFailure
 	}
+	switch {
+	case c.Policy != "":
+	case c.Prefill.chosen() || c.Decode.chosen(): // it says how
+		c.Policy = byRoles
+	default:
+		c.Policy = d.Policy
+	}
+	if c.Objective.TTFT == 0 {
+		c.Objective.TTFT = d.Objective.TTFT
+	}
+	if c.Objective.ITL == 0 {
+		c.Objective.ITL = d.Objective.ITL
+	}
 	c.Prefill, c.Decode = c.Prefill.or(d.Prefill), c.Decode.or(d.Decode)
 	return c
 }
 
+// chosen reports whether r says how the engine is chosen.
+func (r Role) chosen() bool { return r.Policy != "" || len(r.Scorers) > 0 || r.Picker != "" }
+
 // or fills what r leaves out from d: how the engine is chosen as a whole, and the filters as a whole.
 func (r Role) or(d Role) Role {
-	if r.Policy == "" && len(r.Scorers) == 0 && r.Picker == "" {
+	if !r.chosen() {
 		r.Policy, r.Scorers, r.Picker = d.Policy, d.Scorers, d.Picker
 	}
 	if r.Filters == nil {
@@ -218,6 +257,18 @@ func (c Choosing) validate(at string) error {
 	}
 	if w := c.Split.OnNoPrefill; w != "" && w != aggregate && w != reject {
 		errs = append(errs, field.Errorf(at+".split.on_no_prefill", "is %q; want %s or %s", w, aggregate, reject))
+	}
+	if c.Policy != "" && c.Policy != byRoles && c.Policy != byCost {
+		errs = append(errs, field.Errorf(at+".policy", "is %q; want %s or %s", c.Policy, byRoles, byCost))
+	}
+	if o := c.Objective; o.TTFT < 0 {
+		errs = append(errs, field.Errorf(at+".objective.ttft", "is %v; want more than 0", o.TTFT))
+	}
+	if o := c.Objective; o.ITL < 0 {
+		errs = append(errs, field.Errorf(at+".objective.itl", "is %v; want more than 0", o.ITL))
+	}
+	if c.Policy == byCost && (c.Prefill.chosen() || c.Decode.chosen()) {
+		errs = append(errs, field.Errorf(at+".policy", "is cost beside a policy, scorers or a picker of prefill or decode; want filters there alone"))
 	}
 	if a := c.AfterFailure; a != "" && a != Cut && a != Continue && a != ContinueAlways {
 		errs = append(errs, field.Errorf(at+".after_failure", "is %q; want %s, %s or %s", a, Cut, Continue, ContinueAlways))

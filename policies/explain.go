@@ -6,6 +6,7 @@ type Stage struct {
 	Policy     string      `json:"policy"` // the preset, or "scored"
 	Picker     string      `json:"picker"`
 	Candidates []Explained `json:"candidates"` // all engines of the role, in the order of the configuration
+	Paths      []Path      `json:"paths"`      // of the policy cost, in a stage with the role path
 }
 
 // Explained is what became of one engine in a Stage.
@@ -31,7 +32,10 @@ func (p *Policy) Explain(q Request, f Fleet, d Draw) (Choice, []Stage) {
 }
 
 // explainer notes what becomes of engines in a choice. A nil one, as in Choose, notes nothing.
-type explainer struct{ stages []Stage }
+type explainer struct {
+	stages []Stage
+	paths  []Path
+}
 
 // begin begins a stage: all engines are left out until they are candidates. why says it of those that may be used.
 func (e *explainer) begin(role string, by *role, engines []Engine, why string) {
@@ -102,5 +106,24 @@ func (e *explainer) untake(why string) {
 func (e *explainer) take(i int) {
 	if e != nil {
 		e.at(i).Taken = true
+	}
+}
+
+// path notes a path that was priced, in a stage of its own. taken says that it is the cheapest so far.
+func (e *explainer) path(p Path, taken bool) {
+	if e == nil {
+		return
+	}
+	for i := range e.paths {
+		e.paths[i].Taken = e.paths[i].Taken && !taken
+	}
+	p.Taken = taken
+	e.paths = append(e.paths, p)
+}
+
+// takePath ends a choice by prices.
+func (e *explainer) takePath() {
+	if e != nil {
+		e.stages = append(e.stages, Stage{Role: "path", Policy: byCost, Paths: e.paths})
 	}
 }

@@ -20,8 +20,9 @@ type Engine struct {
 	Share float64
 	Place *Placement // nil: nothing is known
 	// Backlog and Cached are for the scorers that look at prefixes alone, and may be 0 where no rule has one.
-	Backlog int // tokens of prompts that the engine was given and has yet to compute, as far as is known
-	Cached  int // tokens from the beginning of this request's prompt that its prefix cache is thought to hold
+	Backlog int  // tokens of prompts that the engine was given and has yet to compute, as far as is known
+	Cached  int  // tokens from the beginning of this request's prompt that its prefix cache is thought to hold
+	Work    Work // for the policy cost; with Cached
 }
 
 // Placement is what the configuration says of an engine for policies.
@@ -47,6 +48,7 @@ type Fleet struct {
 	// Pairable says whether Prefill[p] can hand KV blocks to Decode[d]; nil means that every pair can.
 	// It is called several times per choice and must not block.
 	Pairable func(p, d int) bool
+	Demand   Demand // for the policy cost
 }
 
 // Request is what a choice may know of one request.
@@ -63,6 +65,8 @@ type Request struct {
 	Unsplittable Reason
 	// Session is a hash of what names the request's session, the same for each of its requests; 0: it has no name.
 	Session uint64
+	// Objective is what this request is to keep, for the policy cost; what is 0 is the rule's.
+	Objective Objective
 }
 
 // Draw is the chance of one decision, so that Choose itself has none.
@@ -82,6 +86,7 @@ const (
 	NoPair      Reason = "no_pair"      // some may be used, none of them with a decode engine that may be used
 	NoDecode    Reason = "no_decode"    // no decode engine may be used
 	Aggregated  Reason = "aggregated"   // for Request.Unsplittable: the model's engines hand nothing off
+	Cheaper     Reason = "cheaper"      // the policy cost found that decode alone costs less
 )
 
 // Choice is the outcome of one decision.
@@ -90,6 +95,7 @@ type Choice struct {
 	Prefill int // index into Fleet.Prefill; -1: none
 	Decode  int // index into Fleet.Decode; -1: the request cannot be served, Reason says why
 	Reason  Reason
+	TTFT    float64 // seconds to the first token, as the policy cost predicts; 0: nothing is predicted
 
 	why why
 }

@@ -19,6 +19,8 @@ type rule struct {
 	minPrompt int
 	reject    bool
 	after     string
+	cost      bool // the path is chosen by its price; else each engine by its role
+	objective Objective
 	prefill   *role
 	decode    *role
 	receiving *role // how a decode engine is chosen that is handed the prompt's KV
@@ -51,6 +53,8 @@ func newRule(name string, models []string, c Choosing) rule {
 		minPrompt: *c.Split.MinPromptTokens,
 		reject:    c.Split.OnNoPrefill == reject,
 		after:     c.AfterFailure,
+		cost:      c.Policy == byCost,
+		objective: Objective{TTFT: c.Objective.TTFT.Seconds(), ITL: c.Objective.ITL.Seconds()},
 		prefill:   newRole(c.Prefill),
 		decode:    newRole(c.Decode),
 		receiving: newRole(receiving(c.Decode)),
@@ -76,8 +80,14 @@ func (p *Policy) AfterFailure(model string) string { return p.match(model).after
 // Engine.Cached and Engine.Backlog are.
 func (p *Policy) Prefixes(model string) (prefill, decode bool) {
 	r := p.match(model)
-	return r.prefill.prefix, r.decode.prefix
+	return r.cost || r.prefill.prefix, r.cost || r.decode.prefix
 }
+
+// Costs reports whether the model's rule prices paths: only there it matters what Engine.Work and Fleet.Demand are.
+func (p *Policy) Costs(model string) bool { return p.match(model).cost }
+
+// Objective returns what requests for the model are to keep, unless they say so themselves.
+func (p *Policy) Objective(model string) Objective { return p.match(model).objective }
 
 // Sessions reports whether the model's rule looks at the session of a request: only there it matters what Request.Session is.
 func (p *Policy) Sessions(model string) bool {
@@ -120,6 +130,9 @@ func (p *Policy) choose(q Request, f Fleet, d Draw, told *explainer) Choice {
 		reason = ShortPrompt
 	}
 	w := why{rule: r, tokens: q.PromptTokens}
+	if r.cost {
+		return r.cheapest(&q, f, d, w, reason, told)
+	}
 	if reason == Split {
 		if c, ok := r.pair(&q, f, d, w, told); ok {
 			return c

@@ -7,6 +7,7 @@ type why struct {
 	rule            *rule
 	tokens          int
 	prefill, decode picked
+	path            Path // that cost has taken
 }
 
 func (w why) text(c Choice) string {
@@ -15,6 +16,9 @@ func (w why) text(c Choice) string {
 	}
 	var room [96]byte
 	b := room[:0]
+	if w.rule.cost && c.Decode >= 0 {
+		return string(w.path.append(b))
+	}
 	switch c.Reason {
 	case Split:
 		b = append(w.prefill.append(append(b, "prefill "...)), " · "...)
@@ -64,4 +68,12 @@ func (p picked) append(b []byte) []byte {
 		b = append(strconv.AppendFloat(append(b, " (another "...), float64(p.next), 'f', 2, 64), ')')
 	}
 	return b
+}
+
+// append says what a path was taken for: "cost 0.12: first token in 0.42 s, then each in 21 ms".
+func (p *Path) append(b []byte) []byte {
+	b = strconv.AppendFloat(append(b, "cost "...), p.Price, 'f', 3, 64)
+	b = strconv.AppendFloat(append(b, ": first token in "...), p.TTFT, 'f', 2, 64)
+	b = strconv.AppendFloat(append(b, " s, then each in "...), 1e3*p.ITL, 'f', 0, 64)
+	return append(b, " ms"...)
 }

@@ -41,7 +41,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 
 func newRoot() *cobra.Command {
 	root := group("pdrouter", "The gateway for prefill/decode disaggregation, and the tools around it.",
-		serveCommand(), explainCommand(), validateCommand(), demo.Command(), mockEngineCommand(),
+		serveCommand(), explainCommand(), simulateCommand(), validateCommand(), demo.Command(), mockEngineCommand(),
 		group("admin", "Change a running gateway.", enginesCommand()),
 		group("token", tokenAbout, mintCommand(), inspectCommand(), verifyCommand()),
 		group("keys", "Make signing keys and API keys.", newKeyCommand(), rotateCommand(), apiKeyCommand()),

@@ -83,15 +83,15 @@ func (f *sharedFleet) split(t *testing.T) (n [2]float64) {
 	return n
 }
 
-// load asks both gateways without a pause until it is stopped, and compares every answer.
-type load struct {
+// traffic asks both gateways without a pause until it is stopped, and compares every answer.
+type traffic struct {
 	fleet        *sharedFleet
 	served, lost atomic.Int64
 	stop         func()
 }
 
-func (f *sharedFleet) load(t *testing.T) *load {
-	l := &load{fleet: f}
+func (f *sharedFleet) load(t *testing.T) *traffic {
+	l := &traffic{fleet: f}
 	ctx, cancel := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
 	for c := range 4 {
@@ -118,7 +118,7 @@ func (f *sharedFleet) load(t *testing.T) *load {
 }
 
 // during waits until some more requests have been served, at each gateway some by two engines, and until done says so.
-func (l *load) during(t *testing.T, what string, done func() bool) {
+func (l *traffic) during(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	before := l.served.Load()
 	var split [2]float64

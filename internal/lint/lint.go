@@ -14,7 +14,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"auth", "auth/keys", "auth/rotate", "bench", "bench/fake", "bench/harness", "bench/sim", "bench/suites/plane", "internal/adminapi", "internal/configfile", "internal/demo", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/overrides", "internal/refengine/process", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "metadata", "router/config", "router/fleet"},
+			Ours:    []string{"auth", "auth/keys", "auth/rotate", "bench", "bench/fake", "bench/harness", "bench/load", "bench/sim", "bench/simulate", "bench/suites/plane", "internal/adminapi", "internal/configfile", "internal/demo", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/overrides", "internal/refengine/process", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "metadata", "router/config", "router/fleet"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		// What pdrouter serve runs: it imports every part of the gateway.
@@ -162,9 +162,10 @@ func Packages() map[string]Package {
 		"internal/limits":        {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		// One strict reader words the mistakes of every YAML file alike.
 		"policies":                 {Ours: []string{"internal/field", "internal/yamlfile"}},
-		"policies/prefixes":        {}, // what engines are thought to have: the state that policies itself has none of
-		"policies/blocks":          {}, // what engines say that they hold
-		"internal/field":           {}, // a leaf: the error of one key of a configuration
+		"policies/prefixes":        {},                           // what engines are thought to have: the state that policies itself has none of
+		"policies/blocks":          {},                           // what engines say that they hold
+		"internal/field":           {},                           // a leaf: the error of one key of a configuration
+		"policies/forecast":        {Ours: []string{"policies"}}, // learns what the policy cost prices by
 		"internal/yamlfile":        {Ours: []string{"internal/field"}, Outside: []string{"go.yaml.in/yaml/v3"}},
 		"bench":                    {Ours: []string{"bench/harness", "bench/suites/fair", "bench/suites/fault", "bench/suites/handover", "bench/suites/idle", "bench/suites/overhead", "bench/suites/pair", "bench/suites/plane", "bench/suites/planevllm", "bench/suites/redis", "bench/suites/replay", "bench/suites/stock", "bench/suites/stream"}}, // suites by name
 		"bench/fake":               {Outside: []string{"github.com/valyala/fasthttp"}},                                                                                                                                                                                                                                                                 // engines that answer at once, and the baseline proxy
@@ -176,6 +177,7 @@ func Packages() map[string]Package {
 		"bench/report":           {},                                                                                                                // a leaf: rows, goals, tables
 		"bench/sim":              {Ours: []string{"bench/fake", "bench/load"}, Outside: []string{"github.com/valyala/fasthttp"}},                    // modelled engines
 		"bench/suites/fair":      {Ours: []string{"bench/harness", "bench/load", "bench/report", "bench/sim", "router/admission", "router/reason"}}, // router/admission: the queue without a gateway
+		"bench/simulate":         {Ours: []string{"bench/load", "bench/sim", "policies", "policies/forecast", "policies/prefixes"}},                 // policies: replays without sockets
 		"bench/suites/fault":     {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report"}},
 		"bench/suites/handover":  {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report", "bench/sim", "bench/suites/pair", "bench/suites/plane", "kvplane", "metadata/client"}, Outside: []string{"github.com/valyala/fasthttp"}},
 		"bench/suites/idle":      {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report"}, Outside: []string{"github.com/valyala/fasthttp"}},
@@ -184,7 +186,7 @@ func Packages() map[string]Package {
 		"bench/suites/plane":     {Ours: []string{"bench/harness", "bench/load", "bench/report", "kvplane", "kvplane/agent", "kvplane/memory", "kvplane/memory/view", "kvplane/nixl", "kvplane/sched", "kvplane/transport", "kvplane/transport/nixltransport", "kvplane/transport/tcp", "metadata"}},
 		"bench/suites/planevllm": {Ours: []string{"auth/keys", "bench/harness", "bench/load", "bench/report", "bench/suites/pair", "bench/suites/stock"}},
 		"bench/suites/redis":     {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report", "internal/redisdb"}},
-		"bench/suites/replay":    {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report", "bench/sim", "policies", "policies/prefixes"}}, // policies: replays without sockets
+		"bench/suites/replay":    {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report", "bench/sim", "bench/simulate", "policies"}},
 		"bench/suites/stock":     {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report", "bench/sim"}},
 		"bench/suites/stream":    {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report"}},
 		// The reference engine as a process: records, control routes, GPUs.

@@ -8,7 +8,8 @@ import (
 const (
 	// drainHalfLife is how fast older completions lose weight.
 	drainHalfLife = 30 * time.Second
-	// longestRetry bounds Retry-After: the SDKs of OpenAI and Anthropic ignore a longer one, and come back much sooner.
+	// longestRetry bounds Retry-After, as internal/limits does: clients sleep for as long as it says, though the queue may empty sooner. OpenAI's
+	// Python SDK (3.52) gives up if it is more than 120 s.
 	longestRetry = time.Minute
 	// unknownRetry is Retry-After as long as no request has ended.
 	unknownRetry = time.Second

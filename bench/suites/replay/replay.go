@@ -13,6 +13,8 @@ import (
 	"pdrouter/bench/load"
 	"pdrouter/bench/report"
 	"pdrouter/bench/sim"
+	"pdrouter/bench/simulate"
+	"pdrouter/policies"
 )
 
 // Suite replays a trace of conversations on fleets of modelled engines.
@@ -42,6 +44,25 @@ type replayFleet struct {
 	name            string
 	prefill, decode int
 }
+
+// policyOf is one that chooses engines of either role by name.
+func policyOf(name string) (*policies.Policy, error) {
+	by := policies.Role{Policy: name}
+	return policies.New(policies.Config{Default: policies.Choosing{Prefill: by, Decode: by}})
+}
+
+// virtually replays a trace on a fleet in its own time.
+func virtually(f replayFleet, c sim.Costs, budget int, policy string, trace []load.Request) (load.Summary, sim.FleetReading, error) {
+	p, err := policyOf(policy)
+	if err != nil {
+		return load.Summary{}, sim.FleetReading{}, fmt.Errorf("bench: replay: %w", err)
+	}
+	got, err := simulate.Replay(simulate.Setup{Layout: simulate.Layout{Prefill: f.prefill, Decode: f.decode}, Costs: c, Budget: budget, Policy: p, Seed: replaySeed}, trace)
+	return load.Summarise(got.Outcomes, replaySLO), got.Engines, err
+}
+
+// replaySLO is what a good request keeps.
+var replaySLO = load.SLO{Ttft: 2 * time.Second, Tpot: 50 * time.Millisecond}
 
 // readers are the engines that compute prompts.
 func (f replayFleet) readers() int {

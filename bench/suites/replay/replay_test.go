@@ -20,7 +20,7 @@ import (
 	"pdrouter/bench/load"
 	"pdrouter/bench/report"
 	"pdrouter/bench/sim"
-	"pdrouter/policies"
+	"pdrouter/bench/simulate"
 )
 
 // replayEngines runs a pair of modelled engines in this process, faster than real, and returns their addresses.
@@ -143,31 +143,25 @@ func TestVirtualReplay(t *testing.T) {
 		{replayFleet{"aggregated", 0, 2}, "[30ms 41ms 52ms] [35ms 46ms] [230ms]"},
 		{replayFleet{"aggregated", 0, 1}, "[30ms 61ms 73ms] [61ms 73ms] [230ms]"},
 	} {
-		first, _, err := virtually(tt.fleet, evenCosts(100), 1000, "least_load", trace)
+		p, err := policyOf("least_load")
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, err := newVirtual(tt.fleet, evenCosts(100), 1000, "least_load")
+		v, err := simulate.Replay(simulate.Setup{Layout: simulate.Layout{Prefill: tt.fleet.prefill, Decode: tt.fleet.decode}, Costs: evenCosts(100), Budget: 1000, Policy: p}, trace)
 		if err != nil {
-			t.Fatal(err)
-		}
-		if err := v.run(trace); err != nil {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, o := range v.outcomes {
+		for _, o := range v.Outcomes {
 			got = append(got, fmt.Sprint(o.Chunks))
 		}
 		if d := cmp.Diff(tt.want, strings.Join(got, " ")); d != "" {
 			t.Errorf("%+v: %s", tt.fleet, d)
 		}
-		for _, group := range [][]policies.Engine{v.engines.Prefill, v.engines.Decode} {
-			for i, e := range group {
-				if e.InFlight != 0 {
-					t.Errorf("%+v: engine %d has %d legs in flight at the end", tt.fleet, i, e.InFlight)
-				}
-			}
+		if v.InFlight != 0 {
+			t.Errorf("%+v: %d legs in flight at the end", tt.fleet, v.InFlight)
 		}
+		first := load.Summarise(v.Outcomes, replaySLO)
 		if first.Whole != 3 || first.Verdict(false) != nil {
 			t.Errorf("%+v: %+v", tt.fleet, first)
 		}

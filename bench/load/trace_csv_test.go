@@ -1,0 +1,36 @@
+package load
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestReadAnyTrace reads traces by their columns; each request is one of its own.
+func TestReadAnyTrace(t *testing.T) {
+	for name, text := range map[string]string{
+		"Azure":    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,600,10\n2023-11-16 18:15:48.1805900,1,2\n",
+		"BurstGPT": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,600,10,610,API log\n5.5,ChatGPT,7,0,7,API log\n6.5,GPT-4,1,2,3,Conversation log\n",
+		"Mooncake": `{"timestamp": 27482, "input_length": 600, "output_length": 10, "hash_ids": [1, 2]}` + "\n" + `{"timestamp": 28982, "input_length": 1, "output_length": 2, "hash_ids": [3]}` + "\n",
+	} {
+		got, err := ReadAnyTrace(strings.NewReader(text))
+		want := []Request{{Input: 600, Output: 10, Blocks: []int{1, 2}}, {At: 1500 * time.Millisecond, Input: 1, Output: 2, Blocks: []int{3}}}
+		if d := cmp.Diff(want, got); d != "" || err != nil {
+			t.Errorf("%s: %v %s", name, err, d)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                               "bench: trace: it is empty: EOF",
+		"a,b\n":                          "bench: trace: its columns are a, b; want JSON lines of Mooncake's traces, or TIMESTAMP, ContextTokens and GeneratedTokens (Azure), or Timestamp, Request tokens and Response tokens (BurstGPT)",
+		"TIMESTAMP,ContextTokens\n1,2\n": "bench: trace: its columns are TIMESTAMP, ContextTokens; want JSON lines of Mooncake's traces, or TIMESTAMP, ContextTokens and GeneratedTokens (Azure), or Timestamp, Request tokens and Response tokens (BurstGPT)",
+		"TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,1,1\n": `bench: trace: line 2: the time is "noon"; want seconds, or 2023-11-16 18:15:46.68`,
+		"TIMESTAMP,ContextTokens,GeneratedTokens\n1,-1,1\n":   `bench: trace: line 2: "-1" tokens`,
+		"TIMESTAMP,ContextTokens,GeneratedTokens\n1,1,0\n":    "bench: trace: it has no request with an answer",
+	} {
+		if got, err := ReadAnyTrace(strings.NewReader(text)); err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, %v; want %s", text, got, err, want)
+		}
+	}
+}

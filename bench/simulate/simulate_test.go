@@ -1,0 +1,127 @@
+package simulate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/bench/load"
+	"pdrouter/bench/sim"
+)
+
+var slo = load.SLO{Ttft: 2 * time.Second, Tpot: 50 * time.Millisecond}
+
+func costs(t *testing.T) sim.Costs {
+	t.Helper()
+	c, err := sim.CostsOf("llama-3.3-70b-4xh100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestCostBesideOthers replays the policy cost beside what else four engines can do: few seeds, at a rate at which aggregated engines are best
+// and at one at which nothing does well. `pdrouter simulate` prints all of it.
+func TestCostBesideOthers(t *testing.T) {
+	cost, err := Cost(4, slo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := Baselines(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Sweep{Trace: load.MadeTrace(4000, 1), Mixes: []Mix{{"recorded", 1, 1, []float64{1.5, 2.5}}}, Systems: append(others, cost), Seeds: 3, Window: time.Minute, Costs: costs(t), SLO: slo}
+	calls := 0
+	rows, err := s.Run(context.Background(), func(rows, of int) {
+		if calls++; rows != calls || of != 2*len(s.Systems) {
+			t.Errorf("row %d of %d", rows, of)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, least := range []float64{.98, 1.15} { // of the best of the others
+		rate := s.Mixes[0].Rates[i]
+		own, _ := best(rows, "recorded", rate, func(r Row) bool { return r.Policy == "cost" })
+		other, _ := best(rows, "recorded", rate, func(r Row) bool { return r.Policy != "cost" })
+		if own.Attainment < least*other.Attainment {
+			t.Errorf("at %g/s: %.3f keep their objective; want %.2f times %.3f of %s %s", rate, own.Attainment, least, other.Attainment, other.Layout, other.Policy)
+		}
+		if own.ITLP99 > .05 && i == 0 {
+			t.Errorf("at %g/s: of a hundred tokens one comes after %.3f s", rate, own.ITLP99)
+		}
+		if own.Split == 0 || own.Split == 1 {
+			t.Errorf("at %g/s: a part of %v was split", rate, own.Split)
+		}
+	}
+	again, err := s.row(context.Background(), s.Mixes[0], 1.5, cost, must(s.loads(s.Mixes[0], 1.5)))
+	i := slices.IndexFunc(rows, func(r Row) bool { return r.Policy == "cost" })
+	if d := cmp.Diff(rows[i], again); d != "" || err != nil {
+		t.Errorf("the same again (-first +second): %v %s", err, d)
+	}
+	if lines := Verdicts(rows); len(lines) != 2 {
+		t.Errorf("got %q", lines)
+	}
+	if table := Table(rows); len(table) != 3 || len(table[0]) != 2+len(s.Systems) {
+		t.Errorf("got %q", table)
+	}
+}
+
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
+}
+
+// TestPredictions are of the time to first tokens on engines with little to do.
+func TestPredictions(t *testing.T) {
+	cost, err := Cost(4, slo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Sweep{Trace: load.MadeTrace(4000, 1), Mixes: []Mix{{"recorded", 1, 1, []float64{1}}}, Systems: []System{cost}, Seeds: 2, Window: 6 * time.Minute, Costs: costs(t), SLO: slo}
+	rows, err := s.Run(context.Background(), nil)
+	if err != nil || !(rows[0].Error > 0 && rows[0].Error < .15) {
+		t.Errorf("got %+v, %v; want an error below .15", rows, err)
+	}
+}
+
+func TestParseLayout(t *testing.T) {
+	for text, want := range map[string]Layout{"2P2D": {2, 2, 0}, "4D": {0, 4, 0}, "4E": {0, 0, 4}, "1P1D2E": {1, 1, 2}, "1P1E": {1, 0, 1}} {
+		if got, err := ParseLayout(text); got != want || err != nil || got.String() != text {
+			t.Errorf("%s: got %+v (%v), %v", text, got, got, err)
+		}
+	}
+	for _, text := range []string{"", "2P", "D2", "2D2P", "-1D", "99999999999999999999D", "2000E"} {
+		if got, err := ParseLayout(text); err == nil {
+			t.Errorf("%s: got %+v", text, got)
+		}
+	}
+}
+
+// TestEitherRole: an engine of either role hands nothing to itself, and a layout without engines that give answers is refused.
+func TestEitherRole(t *testing.T) {
+	always, err := Baselines(1)
+	if err != nil || len(always) != 1 {
+		t.Fatalf("%d baselines for one engine, %v", len(always), err)
+	}
+	trace := []load.Request{{Input: 600, Output: 3, Blocks: []int{1, 2}}, {At: time.Second, Input: 600, Output: 3, Blocks: []int{1, 2}}}
+	for _, tt := range []struct {
+		of    Layout
+		split int
+	}{{Layout{Either: 1}, 0}, {Layout{Either: 2}, 2}, {Layout{Prefill: 1, Either: 1}, 2}} {
+		got, err := Replay(Setup{Layout: tt.of, Costs: costs(t), Budget: 2048, Policy: always[0].Policy}, trace)
+		if err != nil || got.Split != tt.split || got.InFlight != 0 || fmt.Sprint(len(got.Outcomes[1].Chunks)) != "3" {
+			t.Errorf("%v: %+v, %v; want %d split", tt.of, got, err, tt.split)
+		}
+	}
+	if _, err := Replay(Setup{Layout: Layout{Prefill: 1}, Policy: always[0].Policy}, trace); err == nil {
+		t.Error("nobody answers, and no error")
+	}
+}

@@ -1,0 +1,266 @@
+package policies
+
+import (
+	"sync"
+)
+
+// The policy cost prices every path that a request can take: decode computes the prompt itself, or a prefill engine does and hands the KV over.
+// The price of a path is how many requests are thought to miss their objective because of it, this one and others; the lowest price is taken.
+// What it knows of engines is predicted by package forecast.
+
+// Objective is what a request is to keep, in seconds.
+type Objective struct {
+	TTFT float64 // to the first token
+	ITL  float64 // between tokens: in the mean of an answer, and of a hundred tokens at most one is to come later than that
+}
+
+// Path is one that a request can take, and its price. Missed to Late are the price's parts.
+type Path struct {
+	Prefill string  `json:"prefill,omitempty"` // "": decode computes the prompt
+	Decode  string  `json:"decode"`
+	TTFT    float64 `json:"ttft_seconds"` // predicted
+	ITL     float64 `json:"itl_seconds"`  // likewise, in the mean
+	Price   float64 `json:"price"`
+	Missed  float64 `json:"missed"`  // how likely this request misses its objective
+	Streams float64 `json:"streams"` // streams at both engines that miss it because they get slower
+	Gaps    float64 `json:"gaps"`    // long gaps, in this stream and in others
+	Room    float64 `json:"room"`    // requests to come that find the engine busy that computes the prompt
+	Late    float64 `json:"late"`    // for each time that the objective is over when the first token comes
+	Taken   bool    `json:"taken"`
+}
+
+const (
+	// lateWeight is what a first token counts for each objective after which it comes, whether others miss theirs or not: so what misses its
+	// objective anyway is served soon, too. In replays with half of it more requests are good under overload, and the longest prompts wait
+	// twice as long.
+	lateWeight = .02
+	// mostGapWeight is what a long gap counts at most, when more than one token in a hundred comes late. In replays with more of it gaps are
+	// shorter, and first tokens later.
+	mostGapWeight = .1
+	// busyAfter is how many objectives an engine's wait may last until it is of no use to requests to come: more work does no harm then. So what
+	// misses its objective anyway is computed where other such requests wait, and the other engines stay free.
+	busyAfter = 1.5
+	// itlError is by which part predicted times between tokens are thought to differ.
+	itlError = .1
+)
+
+// part is an engine's part of a path's price: it computes the prompt, or it gives the answer.
+type part struct {
+	engine  *Engine
+	at      int     // its index in the role
+	seconds float64 // until the prompt is computed; between tokens
+	within  float64 // how likely that is within the objective
+	streams float64
+	gaps    float64
+	room    float64
+}
+
+func (p *part) others() float64 { return p.streams + p.gaps + p.room }
+
+// pricing is one choice by prices.
+type pricing struct {
+	q         Request
+	demand    Demand
+	objective Objective
+	answer    float64 // tokens that are expected
+	err       float64 // of predictions, as a part of the objective
+	gap       float64 // what a long gap counts
+	room      float64 // what a second counts in which an engine computes prompts
+
+	computes []part // by prefill engines
+	gives    []part // by decode engines
+
+	best            Path // the lowest price so far
+	prefill, decode int  // of that: indices in their roles, -1 if there is none
+	told            *explainer
+}
+
+var pricings = sync.Pool{New: func() any { return new(pricing) }}
+
+// cheapest takes the path with the lowest price. reason is Split if the request may be split.
+func (r *rule) cheapest(q *Request, f Fleet, d Draw, w why, reason Reason, told *explainer) Choice {
+	p := pricings.Get().(*pricing)
+	defer p.end()
+	p.begin(q, &f, r.objective, told)
+	told.begin("decode", r.decode, f.Decode, "")
+	decodes := r.decode.left(q, Draw{d.Turn, mix(d.Random)}, f.Decode, told)
+	defer decodes.end()
+	if !q.MustSplit || reason != Split {
+		p.priceAlone(decodes)
+	}
+	if reason == Split {
+		told.begin("prefill", r.prefill, f.Prefill, "")
+		prefills := r.prefill.left(q, d, f.Prefill, told)
+		defer prefills.end()
+		if !p.pricePairs(prefills, decodes, &f) {
+			reason = missing(f)
+		}
+	}
+	c := Choice{Prefill: p.prefill, Decode: p.decode, Split: p.prefill >= 0, Reason: reason, why: w}
+	switch {
+	case r.reject && (reason == NoPrefill || reason == NoPair):
+		c.Decode = -1
+	case c.Decode < 0 && (reason == Split || decodes.Len() == 0):
+		c.Reason = NoDecode
+	case !c.Split && reason == Split:
+		c.Reason = Cheaper
+	}
+	if c.Decode >= 0 {
+		c.TTFT, c.why.path = p.best.TTFT, p.best
+		told.takePath()
+	}
+	return c
+}
+
+// left are the engines of a role that may be taken: those that filters leave, and of engines with less than a full part the one whose turn
+// it is, or none.
+func (r *role) left(q *Request, d Draw, engines []Engine, told *explainer) *Candidates {
+	c := candidatesOf(q, d, engines, told, everyEngine)
+	for _, f := range r.filters {
+		if c.Len() > 0 && !q.Pinned {
+			c.apply(f)
+		}
+	}
+	if c.Len() > 0 {
+		if taken := c.takePart(false); taken >= 0 {
+			c.at = append(c.at[:0], c.at[taken])
+		}
+	}
+	return c
+}
+
+// begin begins a choice.
+func (p *pricing) begin(q *Request, f *Fleet, o Objective, told *explainer) {
+	*p = pricing{q: *q, demand: f.Demand, objective: q.Objective.or(o), computes: p.computes[:0], gives: p.gives[:0], prefill: -1, decode: -1, told: told}
+	p.answer = max(2, p.demand.Answer)
+	p.err = .1
+	p.gap = min(1/max(p.demand.LongGaps, 1e-3), mostGapWeight)
+	readers := f.Prefill // who computes prompts
+	if len(readers) == 0 {
+		readers = f.Decode
+	}
+	busy := 0.0
+	for i := range readers {
+		busy += readers[i].Work.Prompts / float64(len(readers))
+	}
+	p.room = p.demand.Rate / float64(max(1, len(readers))) * busy * busy // requests for each, times how likely others are busy as well
+}
+
+func (p *pricing) end() {
+	p.q, p.told = Request{}, nil
+	clear(p.computes[:cap(p.computes)]) // they refer to engines
+	clear(p.gives[:cap(p.gives)])
+	pricings.Put(p)
+}
+
+// or fills what is not set from another.
+func (o Objective) or(d Objective) Objective {
+	if o.TTFT <= 0 {
+		o.TTFT = d.TTFT
+	}
+	if o.ITL <= 0 {
+		o.ITL = d.ITL
+	}
+	return o
+}
+
+// itl is the mean time between tokens of streams at an engine, with more streams and tokens than it has: a step, as much longer as the engine
+// is busy with prompts meanwhile.
+func (l *Work) itl(streams, tokens int) float64 { return l.step(streams, tokens) / (1 - l.Prompts) }
+
+// computing is the part of an engine that computes the prompt.
+func (p *pricing) computing(e *Engine, at int) part {
+	l := &e.Work
+	reads, work := l.prompt(p.q.PromptTokens, max(1, p.q.PromptTokens-e.Cached))
+	out := part{engine: e, at: at, seconds: max(l.Wait, reads) + work}
+	out.within = p.inTime(out.seconds)
+	if l.Streams > 0 {
+		itl := l.itl(0, 0) + l.Wait/p.answer
+		out.streams = float64(l.Streams) * (p.keepsITL(itl) - p.keepsITL(itl+work/p.answer))
+		out.gaps = p.gap * float64(l.Streams) * work * l.Speed.LongGaps
+	}
+	busy := busyAfter * p.objective.TTFT
+	out.room = p.room * (min(busy, l.Wait+work) - min(busy, l.Wait))
+	return out
+}
+
+// giving is the part of a decode engine that gives the answer. wait is how long it has prompts to compute while it does.
+func (p *pricing) giving(e *Engine, at int, wait float64) part {
+	l := &e.Work
+	out := part{engine: e, at: at, seconds: l.itl(1, p.q.PromptTokens) + wait/p.answer}
+	if l.Streams > 0 {
+		itl := l.itl(0, 0) + l.Wait/p.answer
+		longer := l.step(1, p.q.PromptTokens) - l.step(0, 0)
+		out.streams = float64(l.Streams) * (p.keepsITL(itl) - p.keepsITL(itl+longer))
+	}
+	out.gaps = p.gap * (l.Prompts*p.answer*out.seconds + wait) * l.Speed.LongGaps
+	out.within = p.keepsITL(out.seconds)
+	return out
+}
+
+func (p *pricing) inTime(ttft float64) float64  { return within(ttft, p.objective.TTFT, p.err) }
+func (p *pricing) keepsITL(itl float64) float64 { return within(itl, p.objective.ITL, itlError) }
+func (p *pricing) late(ttft float64) float64    { return lateWeight * ttft / p.objective.TTFT }
+
+// priceAlone prices the paths on which decode computes the prompt.
+func (p *pricing) priceAlone(decodes *Candidates) {
+	n := decodes.Len()
+	for i := range n {
+		i = turned(i, n, decodes.Draw.Turn)
+		e := decodes.Engine(i)
+		c, g := p.computing(e, decodes.at[i]), p.giving(e, decodes.at[i], 0)
+		p.offer(nil, &g, &c, c.seconds, c.within)
+	}
+}
+
+// pricePairs prices the paths on which a prefill engine computes the prompt. It returns false if no pair may be used.
+func (p *pricing) pricePairs(prefills, decodes *Candidates, f *Fleet) bool {
+	for i := range prefills.Len() {
+		i = turned(i, prefills.Len(), prefills.Draw.Turn)
+		p.computes = append(p.computes, p.computing(prefills.Engine(i), prefills.at[i]))
+	}
+	for i := range decodes.Len() {
+		i = turned(i, decodes.Len(), decodes.Draw.Turn)
+		e := decodes.Engine(i)
+		p.gives = append(p.gives, p.giving(e, decodes.at[i], e.Work.Wait))
+	}
+	any := false
+	for i := range p.computes {
+		c := &p.computes[i]
+		least := c.others() + 1 + p.late(c.seconds)
+		for j := range p.gives {
+			g := &p.gives[j]
+			dear := any && p.decode >= 0 && least+g.others()-c.within*g.within >= p.best.Price // the transfer only adds to it
+			if dear && p.told == nil || !f.pairable(c.at, g.at) {
+				continue
+			}
+			any = true
+			ttft := c.seconds + p.demand.move(max(0, p.q.PromptTokens-g.engine.Cached))
+			p.offer(c, g, c, ttft, p.inTime(ttft))
+		}
+	}
+	return any
+}
+
+// turned counts from another place in each turn, so that equals take turns.
+func turned(i, n int, turn uint64) int { return int((uint64(i) + turn) % uint64(n)) }
+
+// offer takes a path if its price is the lowest so far. prefill is nil if decode computes the prompt; either way computes is who does. inTime is how
+// likely the first token is.
+func (p *pricing) offer(prefill, decode, computes *part, ttft, inTime float64) {
+	x := Path{Decode: decode.engine.Name, TTFT: ttft, ITL: decode.seconds, Missed: 1 - inTime*decode.within, Streams: computes.streams + decode.streams,
+		Gaps: computes.gaps + decode.gaps, Room: computes.room, Late: p.late(ttft)}
+	x.Price = x.Missed + x.Streams + x.Gaps + x.Room + x.Late
+	if prefill != nil {
+		x.Prefill = prefill.engine.Name
+	}
+	cheapest := p.decode < 0 || x.Price < p.best.Price
+	p.told.path(x, cheapest)
+	if !cheapest {
+		return
+	}
+	p.best, p.prefill, p.decode = x, -1, decode.at
+	if prefill != nil {
+		p.prefill = prefill.at
+	}
+}

@@ -1,0 +1,173 @@
+package policies
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// costPolicy is the policy cost.
+func costPolicy(t testing.TB, more string) *Policy {
+	t.Helper()
+	p, err := Parse("test.yaml", []byte("default: {policy: cost"+more+"}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// evenSpeed reads 100,000 tokens of prompts a second and computes 10,000; a step takes 10 ms and a stream adds 1 ms to it.
+var evenSpeed = Speed{Prompt: [5]float64{0, 1e-5, 1e-4, 0, 0}, Step: [3]float64{.01, .001, 0}, LongGaps: 5}
+
+// at is an engine with so many seconds of prompts to compute and so many streams.
+func at(wait float64, streams int, cached int) Engine {
+	return Engine{Usable: true, Cached: cached, Work: Work{Wait: wait, Streams: streams, Speed: evenSpeed}}
+}
+
+func TestCost(t *testing.T) {
+	demand := Demand{Rate: 4, Answer: 100, LongGaps: 10, Error: .1, Move: [2]float64{.001, 1e-6}}
+	never := func(int, int) bool { return false }
+	busy := func(e Engine, prompts float64) Engine { e.Work.Prompts = prompts; return e }
+	type answer struct {
+		Prefill, Decode int
+		Reason          Reason
+	}
+	for _, tt := range []struct {
+		name            string
+		more            string
+		q               Request
+		prefill, decode []Engine
+		pairable        func(p, d int) bool
+		want            answer
+	}{
+		{name: "idle engines: decode alone spares the transfer", q: Request{PromptTokens: 1000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 0, 0)}, want: answer{-1, 0, Cheaper}},
+		{name: "a prompt would hold up streams", q: Request{PromptTokens: 5000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 9, 0)}, want: answer{0, 0, Split}},
+		{name: "decode has the prompt already", q: Request{PromptTokens: 5000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 3, 4990)}, want: answer{-1, 0, Cheaper}},
+		{name: "prefill with the prefix", q: Request{PromptTokens: 9000}, prefill: []Engine{at(0, 0, 0), at(0, 0, 8000)}, decode: []Engine{at(0, 9, 0)}, want: answer{1, 0, Split}},
+		{name: "the prefix is not worth the wait", q: Request{PromptTokens: 9000}, prefill: []Engine{at(0, 0, 0), at(1.9, 0, 8000)}, decode: []Engine{at(0, 9, 0)}, want: answer{0, 0, Split}},
+		{name: "a short wait is", q: Request{PromptTokens: 9000}, prefill: []Engine{at(0, 0, 0), at(.3, 0, 8000)}, decode: []Engine{at(0, 9, 0)}, want: answer{1, 0, Split}},
+		{name: "decode that can take another stream", q: Request{PromptTokens: 3000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 42, 0), at(0, 20, 0)}, want: answer{0, 1, Split}},
+		{name: "decode that computes no prompts", q: Request{PromptTokens: 3000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{busy(at(0, 1, 0), .5), at(0, 8, 0)}, want: answer{0, 1, Split}},
+		{name: "what is late anyway waits where others do", q: Request{PromptTokens: 40000}, prefill: []Engine{busy(at(0, 0, 0), .9), busy(at(3, 0, 0), .9)}, decode: []Engine{at(0, 30, 0)}, want: answer{1, 0, Split}},
+		{name: "it does not where the others have little to do", q: Request{PromptTokens: 40000}, prefill: []Engine{at(0, 0, 0), at(3, 0, 0)}, decode: []Engine{at(0, 30, 0)}, want: answer{0, 0, Split}},
+		{name: "the request's own objective", q: Request{PromptTokens: 9000, Objective: Objective{TTFT: 1}}, prefill: []Engine{at(0, 0, 0), at(1, 0, 8000)}, decode: []Engine{at(0, 9, 0)}, want: answer{0, 0, Split}},
+		{name: "nobody pairs", q: Request{PromptTokens: 5000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 9, 0)}, pairable: never, want: answer{-1, 0, NoPair}},
+		{name: "nobody pairs, refused", more: ", split: {on_no_prefill: reject}", q: Request{PromptTokens: 5000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 9, 0)}, pairable: never, want: answer{-1, -1, NoPair}},
+		{name: "no prefill", q: Request{PromptTokens: 5000}, decode: []Engine{at(0, 9, 0)}, want: answer{-1, 0, NoPrefill}},
+		{name: "decode serves none alone", q: Request{PromptTokens: 1000, MustSplit: true}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 0, 0)}, want: answer{0, 0, Split}},
+		{name: "decode serves none alone and nobody pairs", q: Request{PromptTokens: 1000, MustSplit: true}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 0, 0)}, pairable: never, want: answer{-1, -1, NoPair}},
+		{name: "no decode", q: Request{PromptTokens: 1000}, prefill: []Engine{at(0, 0, 0)}, want: answer{-1, -1, NoDecode}},
+		{name: "short", more: ", split: {min_prompt_tokens: 600}", q: Request{PromptTokens: 500}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 40, 0)}, want: answer{-1, 0, ShortPrompt}},
+		{name: "unsplittable", q: Request{PromptTokens: 5000, Unsplittable: "n>1"}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(1, 9, 0), at(0, 9, 0)}, want: answer{-1, 1, "n>1"}},
+		{name: "a filter", more: ", decode: {filters: [{name: zone, zone: a, strict: true}]}", q: Request{PromptTokens: 5000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 0, 0)}, want: answer{-1, -1, NoDecode}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := costPolicy(t, tt.more).Choose(tt.q, Fleet{Prefill: tt.prefill, Decode: tt.decode, Pairable: tt.pairable, Demand: demand}, Draw{})
+			if got := (answer{c.Prefill, c.Decode, c.Reason}); got != tt.want || c.Split != (c.Prefill >= 0) || c.Decode >= 0 && !(c.TTFT > 0) {
+				t.Errorf("got %+v (%+v); want %+v", got, c, tt.want)
+			}
+		})
+	}
+}
+
+// randomWork is an engine in any state.
+func randomWork(rng *rand.Rand, name string) Engine {
+	e := at(3*rng.Float64()*float64(rng.IntN(2)), rng.IntN(40)*rng.IntN(2), rng.IntN(20_000)*rng.IntN(2))
+	e.Name, e.Usable, e.Work.Prompts, e.Work.Context = name, rng.IntN(8) > 0, .9*rng.Float64()*float64(rng.IntN(2)), rng.IntN(1000)*e.Work.Streams
+	return e
+}
+
+// TestCostTakesTheCheapest holds choices against the list of all paths with their prices, which is made without leaving any out.
+func TestCostTakesTheCheapest(t *testing.T) {
+	p := costPolicy(t, "")
+	for seed := range uint64(2000) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		f := Fleet{Demand: Demand{Rate: 10 * rng.Float64(), Answer: 500 * rng.Float64(), LongGaps: 200*rng.Float64() - 20, Error: rng.Float64(), Move: [2]float64{.001, 1e-6}}}
+		for i := range 1 + rng.IntN(8) {
+			f.Prefill = append(f.Prefill, randomWork(rng, fmt.Sprint("p", i)))
+		}
+		for i := range 1 + rng.IntN(8) {
+			f.Decode = append(f.Decode, randomWork(rng, fmt.Sprint("d", i)))
+		}
+		pairs := rng.Uint64() | rng.Uint64()
+		f.Pairable = func(p, d int) bool { return pairs>>(8*p+d)&1 == 1 }
+		q := Request{PromptTokens: rng.IntN(50_000), MustSplit: rng.IntN(5) == 0}
+		d := Draw{Turn: rng.Uint64() % 1000, Random: rng.Uint64()}
+		c := p.Choose(q, f, d)
+		explained, stages := p.Explain(q, f, d)
+		if c.Prefill != explained.Prefill || c.Decode != explained.Decode || c.Reason != explained.Reason {
+			t.Fatalf("seed %d: chosen %+v, explained %+v", seed, c, explained)
+		}
+		if c.Decode < 0 {
+			continue
+		}
+		paths := stages[len(stages)-1].Paths
+		least, taken := math.Inf(1), Path{}
+		for _, x := range paths {
+			least = min(least, x.Price)
+			if x.Taken {
+				if taken.Decode != "" {
+					t.Fatalf("seed %d: two paths are taken", seed)
+				}
+				taken = x
+			}
+		}
+		name := ""
+		if c.Split {
+			name = f.Prefill[c.Prefill].Name
+		}
+		if taken.Price != least || taken.Decode != f.Decode[c.Decode].Name || taken.Prefill != name {
+			t.Fatalf("seed %d: took %+v for %+v; the lowest price is %v", seed, taken, c, least)
+		}
+		if !f.Decode[c.Decode].Usable || c.Split && (!f.Prefill[c.Prefill].Usable || !f.Pairable(c.Prefill, c.Decode)) || q.MustSplit && !c.Split {
+			t.Fatalf("seed %d: took %+v, which may not be", seed, c)
+		}
+	}
+}
+
+// TestCostEqualsTakeTurns: engines of which nothing is known get their turns.
+func TestCostEqualsTakeTurns(t *testing.T) {
+	p := costPolicy(t, "")
+	got := [3]int{}
+	for turn := range uint64(30) {
+		got[p.Choose(Request{PromptTokens: 100}, Fleet{Decode: engines(0, 0, 0)}, Draw{Turn: turn}).Decode]++
+	}
+	if got != [3]int{10, 10, 10} {
+		t.Errorf("got %v", got)
+	}
+}
+
+// TestCostAllocatesNothing, and neither do filters.
+func TestCostAllocatesNothing(t *testing.T) {
+	skipRaced(t)
+	p := costPolicy(t, ", decode: {filters: [prompt_tokens]}")
+	rng := rand.New(rand.NewPCG(1, 1))
+	var f Fleet
+	for range 64 {
+		f.Prefill, f.Decode = append(f.Prefill, randomWork(rng, "p")), append(f.Decode, randomWork(rng, "d"))
+	}
+	turn := uint64(0)
+	if n := testing.AllocsPerRun(100, func() {
+		turn++
+		p.Choose(Request{PromptTokens: 5000}, f, Draw{Turn: turn})
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// BenchmarkCost is one choice among 64 engines of either role.
+func BenchmarkCost(b *testing.B) {
+	p := costPolicy(b, "")
+	rng := rand.New(rand.NewPCG(1, 1))
+	f := Fleet{Pairable: func(p, d int) bool { return p != d }, Demand: Demand{Rate: 10, Answer: 300, LongGaps: 50, Error: .1}}
+	for range 64 {
+		e := randomWork(rng, "e")
+		f.Prefill, f.Decode = append(f.Prefill, e), append(f.Decode, e)
+	}
+	turn := uint64(0)
+	for b.Loop() {
+		turn++
+		p.Choose(Request{PromptTokens: 1000 + int(turn%20_000)}, f, Draw{Turn: turn})
+	}
+}

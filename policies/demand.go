@@ -1,0 +1,76 @@
+package policies
+
+import "math"
+
+// Work is what an engine has to do, and how fast it is, as package forecast knows it. Times are in seconds. The policy cost prices by it.
+type Work struct {
+	Wait    float64 // until it begins with a prompt that it is given now
+	Streams int     // answers that it gives or is to give
+	Context int     // tokens that these hold
+	Prompts float64 // the part of its recent time in which it computed prompts, 0 to 0.9
+	Speed   Speed
+}
+
+// Speed is how fast an engine is.
+type Speed struct {
+	Prompt [5]float64 // seconds for each of PromptTerms
+	Step   [3]float64 // seconds for each of StepTerms
+	// LongGaps is how many gaps longer than the objective a stream has in a second in which prompts are computed beside it.
+	LongGaps float64
+}
+
+// Demand is what is asked of a model's engines.
+type Demand struct {
+	Rate     float64    // requests a second, recently
+	Answer   float64    // tokens of an answer, in the mean
+	LongGaps float64    // gaps longer than the objective that there may be before more than one token in a hundred comes late
+	Error    float64    // by which part times to the first token differ from what was predicted, in the mean
+	Move     [2]float64 // seconds for each of MoveTerms
+}
+
+// ReadTerms are how many of PromptTerms are of the time in which an engine reads a prompt: it computes others meanwhile.
+const ReadTerms = 2
+
+// PromptTerms are what the time of a prompt is made of: a constant and all its tokens, as they are read; then tokens that are computed, pairs of
+// these with tokens before them, and steps of step seconds that streams have meanwhile.
+func PromptTerms(prompt, uncached int, step float64) [5]float64 {
+	n, before := float64(uncached), float64(prompt-uncached)
+	return [5]float64{1, float64(prompt), n, n*before + n*n/2, n * step}
+}
+
+// StepTerms are what the time of a step is made of that gives each stream a token: a constant, streams, and tokens that these hold.
+func StepTerms(streams, context int) [3]float64 {
+	return [3]float64{1, float64(streams), float64(context)}
+}
+
+// MoveTerms are what the time is made of from the end of a prompt on prefill to the first token from decode: a constant, and tokens whose KV
+// is moved.
+func MoveTerms(tokens int) [2]float64 { return [2]float64{1, float64(tokens)} }
+
+func (l *Work) step(streams, tokens int) float64 {
+	t := StepTerms(l.Streams+streams, l.Context+tokens)
+	return t[0]*l.Speed.Step[0] + t[1]*l.Speed.Step[1] + t[2]*l.Speed.Step[2]
+}
+
+// prompt is how long the engine reads a prompt, and how long it computes it.
+func (l *Work) prompt(prompt, uncached int) (reads, computes float64) {
+	t := PromptTerms(prompt, uncached, l.step(0, 0))
+	for i := range t {
+		if x := t[i] * l.Speed.Prompt[i]; i < ReadTerms {
+			reads += x
+		} else {
+			computes += x
+		}
+	}
+	return reads, computes
+}
+
+func (d *Demand) move(tokens int) float64 {
+	t := MoveTerms(tokens)
+	return t[0]*d.Move[0] + t[1]*d.Move[1]
+}
+
+// within is how likely a time is to be within an objective if it was predicted and errs by about a part of it.
+func within(seconds, objective, part float64) float64 {
+	return 1 / (1 + math.Exp((seconds-objective)/(part*objective)))
+}

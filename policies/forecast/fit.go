@@ -1,0 +1,111 @@
+package forecast
+
+// terms is how many terms a fit has at most.
+const terms = 5
+
+// vector are the terms of an observation, or their weights.
+type vector = [terms]float64
+
+func dot(v, w *vector) float64 {
+	sum := 0.0
+	for i := range v {
+		sum += v[i] * w[i]
+	}
+	return sum
+}
+
+const (
+	// fading is what an observation counts when the next one has come: the last five hundred count most.
+	fading = .998
+	// trust is what a weight from before the first observation counts beside one observation. Observations differ from the fit by about a tenth,
+	// the first weights by about a factor of three.
+	trust = 1e-3
+)
+
+// fit learns y as a sum of terms, each times a weight of 0 or more, by least squares of relative errors. Later observations count more.
+// Terms that observations cannot tell apart keep their first weights.
+type fit struct {
+	n       int    // of the terms
+	first   vector // weights before the first observation
+	weights vector
+	a       [terms]vector // sum of x xᵀ / y²
+	b       vector        // sum of x / y
+}
+
+func newFit(first ...float64) fit {
+	f := fit{n: len(first)}
+	copy(f.first[:], first)
+	f.weights = f.first
+	return f
+}
+
+// of is what the fit says of terms.
+func (f *fit) of(x vector) float64 { return dot(&x, &f.weights) }
+
+// learn takes an observation in, y more than 0.
+func (f *fit) learn(x vector, y float64) {
+	for i := range f.n {
+		for j := range f.n {
+			f.a[i][j] = fading*f.a[i][j] + x[i]*x[j]/(y*y)
+		}
+		f.b[i] = fading*f.b[i] + x[i]/y
+	}
+	f.solve()
+}
+
+// solve finds the best weights that are 0 or more: the best of those of all subsets of the terms.
+func (f *fit) solve() {
+	a, b := f.a, f.b
+	for i := range f.n {
+		ridge := trust / (f.first[i] * f.first[i])
+		a[i][i] += ridge
+		b[i] += ridge * f.first[i]
+	}
+	least := 0.0
+	for set := 1; set < 1<<f.n; set++ {
+		w, ok := solved(a, b, set, f.n)
+		if !ok {
+			continue
+		}
+		squares := 0.0 // of the errors, but for a constant
+		for i := range f.n {
+			squares += w[i] * (dot(&a[i], &w) - 2*b[i])
+		}
+		if squares < least {
+			least, f.weights = squares, w
+		}
+	}
+}
+
+// solved solves a w = b for the terms of a set; other weights are 0. It returns false if a weight is negative.
+func solved(a [terms]vector, b vector, set, n int) (w vector, ok bool) {
+	var in [terms]int
+	k := 0
+	for i := range n {
+		if set>>i&1 == 1 {
+			in[k] = i
+			k++
+		}
+	}
+	for p := range k { // elimination; a is positive definite, so no pivot is 0
+		at := in[p]
+		for r := p + 1; r < k; r++ {
+			part := a[in[r]][at] / a[at][at]
+			for c := p; c < k; c++ {
+				a[in[r]][in[c]] -= part * a[at][in[c]]
+			}
+			b[in[r]] -= part * b[at]
+		}
+	}
+	for p := k - 1; p >= 0; p-- {
+		at := in[p]
+		sum := b[at]
+		for c := p + 1; c < k; c++ {
+			sum -= a[at][in[c]] * w[in[c]]
+		}
+		if w[at] = sum / a[at][at]; w[at] < 0 {
+			return w, false
+		}
+	}
+	return w, true
+}

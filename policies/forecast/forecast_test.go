@@ -1,0 +1,219 @@
+package forecast
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"pdrouter/policies"
+)
+
+// near reports whether two numbers differ by less than a part.
+func near(got, want, part float64) bool { return math.Abs(got-want) <= part*math.Abs(want)+1e-9 }
+
+// TestFit finds weights again, also where one is 0, from observations with noise.
+func TestFit(t *testing.T) {
+	for _, want := range []vector{{.01, 1e-5, 8e-5, 1e-9}, {.02, 0, 8e-5, 0}} {
+		f := newFit(.02, 3e-6, 5e-5, 1e-9)
+		rng := rand.New(rand.NewPCG(1, 1))
+		var off float64
+		for range 400 {
+			n, before := 50+float64(rng.IntN(20_000)), float64(rng.IntN(20_000))
+			x := vector{1, n + before, n, n*before + n*n/2}
+			y := dot(&x, &want)
+			off = max(off*.99, math.Abs(f.of(x)-y)/y)
+			f.learn(x, y*(1+.1*rng.NormFloat64()))
+		}
+		if off > .1 {
+			t.Errorf("%v: learned %v; it is off by %.2f", want, f.weights, off)
+		}
+		for _, w := range f.weights {
+			if w < 0 || math.IsNaN(w) {
+				t.Errorf("%v: learned %v", want, f.weights)
+			}
+		}
+	}
+}
+
+// scripted is a model whose engines read nothing, compute 1,000 tokens a second, and whose steps take 10 ms.
+func scripted() *Model {
+	m := NewModel()
+	m.prompt, m.step = newFit(1e-9, 1e-12, 1e-3, 1e-15, 1e-9), newFit(.01, 1e-9, 1e-12)
+	return m
+}
+
+// TestWait follows what an engine is thought to have before it.
+func TestWait(t *testing.T) {
+	e := scripted().NewEngine()
+	var a, b, c Leg
+	wait := func(now, want float64) {
+		t.Helper()
+		if got := e.Work(now).Wait; !near(got, want, .01) {
+			t.Errorf("at %v: wait %v; want %v", now, got, want)
+		}
+	}
+	wait(0, 0)
+	e.Begin(&a, 10, 1000, 1000, false)
+	wait(10, 1)
+	wait(10.25, .75)
+	e.Begin(&b, 10.5, 3000, 2000, true) // it has 1,000 of them
+	wait(10.5, 2.5)
+	e.Begin(&c, 10.5, 500, 0, true) // its KV comes from elsewhere
+	wait(10.5, 2.5)
+	wait(12, 3) // a is late by one second, and may be so by another
+	e.FirstToken(&a, 12)
+	e.End(&a, 12)
+	wait(12, 2)
+	e.End(&b, 13) // its client has left
+	wait(13, 0)
+	if w := e.Work(13); w.Streams != 1 || w.Context != 500 {
+		t.Errorf("got %+v", w)
+	}
+}
+
+// TestStreams counts streams and their tokens from the first token on, and nothing is left of a leg however it ends.
+func TestStreams(t *testing.T) {
+	e := scripted().NewEngine()
+	count := func(streams, context int) {
+		t.Helper()
+		if w := e.Work(100); w.Streams != streams || w.Context != context {
+			t.Errorf("got %d streams with %d tokens; want %d with %d", w.Streams, w.Context, streams, context)
+		}
+	}
+	var own, received, handed, never Leg
+	e.Begin(&own, 1, 100, 100, true)
+	e.Begin(&received, 1, 200, 0, true)
+	e.Begin(&handed, 1, 300, 300, false)
+	count(1, 200)
+	e.FirstToken(&own, 1.1)
+	e.FirstToken(&own, 1.1) // said twice
+	e.FirstToken(&received, 1.1)
+	e.FirstToken(&handed, 1.4)
+	count(2, 300)
+	e.Said(&own, 1.2, 3, .03, 1)
+	e.Said(&handed, 1.2, 3, .03, 1) // it has no answer
+	count(2, 304)
+	for range 2 {
+		for _, l := range []*Leg{&own, &received, &handed, &never} {
+			e.End(l, 2)
+		}
+	}
+	e.Said(&own, 3, 1, .01, 0) // it has ended
+	count(0, 0)
+}
+
+// TestLearnsSpeed: of two engines of a model one takes twice as long; both are told apart, and a new one is taken for one between.
+func TestLearnsSpeed(t *testing.T) {
+	m := NewModel()
+	slow, fast := m.NewEngine(), m.NewEngine()
+	rng := rand.New(rand.NewPCG(1, 1))
+	now := 0.0
+	for range 200 {
+		for i, e := range []*Engine{fast, slow} {
+			times := float64(1 + i)
+			n := 100 + rng.IntN(10_000)
+			var l Leg
+			e.Begin(&l, now, n, n, true)
+			now += times * (.02 + 1e-4*float64(n))
+			e.FirstToken(&l, now)
+			for range 20 {
+				now += times * .02
+				e.Said(&l, now, 1, times*.02, 0)
+			}
+			e.End(&l, now)
+		}
+	}
+	of := func(e *Engine, n int) (prompt, step float64) {
+		w := e.Work(now)
+		for i, x := range policies.PromptTerms(n, n, w.Speed.Step[0]) {
+			prompt += x * w.Speed.Prompt[i]
+		}
+		for i, x := range policies.StepTerms(1, n) {
+			step += x * w.Speed.Step[i]
+		}
+		return prompt, step
+	}
+	for _, n := range []int{200, 1000, 10_000} {
+		want := .02 + 1e-4*float64(n)
+		if p, s := of(fast, n); !near(p, want, .2) || !near(s, .02, .2) {
+			t.Errorf("fast, %d tokens: %v and %v; want %v and .02", n, p, s, want)
+		}
+		if p, s := of(slow, n); !near(p, 2*want, .25) || !near(s, .04, .2) {
+			t.Errorf("slow, %d tokens: %v and %v; want %v and .04", n, p, s, 2*want)
+		}
+		if p, _ := of(m.NewEngine(), n); p < want || p > 2*want {
+			t.Errorf("new, %d tokens: %v; want %v to twice that", n, p, want)
+		}
+	}
+}
+
+// TestDemand: rates, answers, what is saved up of long gaps, and errors of predictions.
+func TestDemand(t *testing.T) {
+	m := NewModel()
+	for i := range 400 {
+		m.Arrived(float64(i) / 4)
+		m.Answered(100)
+		m.Predicted(1.1, 1)
+	}
+	e := m.NewEngine()
+	var l Leg
+	e.Begin(&l, 0, 10, 0, true)
+	before := m.Demand(100).LongGaps
+	e.Said(&l, 0, 1000, 10, 5)
+	d := m.Demand(100)
+	if !near(d.Rate, 4, .15) || !near(d.Answer, 100, .01) || !near(d.Error, .1, .02) || !near(d.LongGaps-before, 1000*.01+.05-5, .01) {
+		t.Errorf("got %+v, %v long gaps before", d, before)
+	}
+	if late := m.Demand(1000).Rate; late > 1e-6 {
+		t.Errorf("a rate of %v long after the last request", late)
+	}
+	e.Said(&l, 0, 0, 0, 1000)
+	if got := m.Demand(100).LongGaps; got != leastAllowed {
+		t.Errorf("%v long gaps; want a bound of %v", got, leastAllowed)
+	}
+}
+
+// TestRandomWalk: whatever happens in whatever order, numbers stay finite and nothing is left at the end.
+func TestRandomWalk(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		m := NewModel()
+		e := m.NewEngine()
+		legs := make([]Leg, 8)
+		begun := make([]bool, len(legs))
+		now := 0.0
+		for range 300 {
+			now += rng.Float64() * float64(rng.IntN(3)) // sometimes no time passes
+			i := rng.IntN(len(legs))
+			l := &legs[i]
+			switch rng.IntN(4) {
+			case 0:
+				if !begun[i] {
+					n := rng.IntN(50_000)
+					e.Begin(l, now, n, rng.IntN(n+1), rng.IntN(2) == 0)
+					begun[i] = true
+				}
+			case 1:
+				e.FirstToken(l, now)
+			case 2:
+				e.Said(l, now, rng.IntN(30), rng.Float64(), rng.IntN(3))
+			case 3:
+				e.End(l, now)
+				begun[i] = false
+			}
+			m.Moved(rng.IntN(1000), rng.Float64()-.1)
+			w, d := e.Work(now), m.Demand(now)
+			for _, x := range append(append(w.Speed.Prompt[:], w.Speed.Step[:]...), w.Wait, w.Prompts, w.Speed.LongGaps, d.Rate, d.Move[0], d.Move[1]) {
+				if math.IsNaN(x) || math.IsInf(x, 0) || x < 0 {
+					t.Fatalf("seed %d: %+v %+v", seed, w, d)
+				}
+			}
+		}
+		for i := range legs {
+			e.End(&legs[i], now)
+		}
+		if w := e.Work(now); w.Streams != 0 || w.Context != 0 || w.Wait != 0 {
+			t.Fatalf("seed %d: %+v is left", seed, w)
+		}
+	}
+}
