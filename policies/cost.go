@@ -59,13 +59,14 @@ func (p *part) others() float64 { return p.streams + p.gaps + p.room }
 
 // pricing is one choice by prices.
 type pricing struct {
-	q         Request
-	demand    Demand
-	objective Objective
-	answer    float64 // tokens that are expected
-	err       float64 // of predictions, as a part of the objective
-	gap       float64 // what a long gap counts
-	room      float64 // what a second counts in which an engine computes prompts
+	q                       Request
+	demand                  Demand
+	prefillWork, decodeWork []Work
+	objective               Objective
+	answer                  float64 // tokens that are expected
+	err                     float64 // of predictions, as a part of the objective
+	gap                     float64 // what a long gap counts
+	room                    float64 // what a second counts in which an engine computes prompts
 
 	computes []part // by prefill engines
 	gives    []part // by decode engines
@@ -75,6 +76,9 @@ type pricing struct {
 	told            *explainer
 }
 
+// pricedRole is how engines are chosen in explanations.
+var pricedRole = &role{name: byCost}
+
 var pricings = sync.Pool{New: func() any { return new(pricing) }}
 
 // cheapest takes the path with the lowest price. reason is Split if the request may be split.
@@ -82,14 +86,14 @@ func (r *rule) cheapest(q *Request, f Fleet, d Draw, w why, reason Reason, told 
 	p := pricings.Get().(*pricing)
 	defer p.end()
 	p.begin(q, &f, r.objective, told)
-	told.begin("decode", r.decode, f.Decode, "")
+	told.begin("decode", pricedRole, f.Decode, "")
 	decodes := r.decode.left(q, Draw{d.Turn, mix(d.Random)}, f.Decode, told)
 	defer decodes.end()
 	if !q.MustSplit || reason != Split {
 		p.priceAlone(decodes)
 	}
 	if reason == Split {
-		told.begin("prefill", r.prefill, f.Prefill, "")
+		told.begin("prefill", pricedRole, f.Prefill, "")
 		prefills := r.prefill.left(q, d, f.Prefill, told)
 		defer prefills.end()
 		if !p.pricePairs(prefills, decodes, &f) {
@@ -106,7 +110,7 @@ func (r *rule) cheapest(q *Request, f Fleet, d Draw, w why, reason Reason, told 
 		c.Reason = Cheaper
 	}
 	if c.Decode >= 0 {
-		c.TTFT, c.why.path = p.best.TTFT, p.best
+		c.TTFT, c.why.price = float32(p.best.TTFT), float32(p.best.Price)
 		told.takePath()
 	}
 	return c
@@ -131,23 +135,27 @@ func (r *role) left(q *Request, d Draw, engines []Engine, told *explainer) *Cand
 
 // begin begins a choice.
 func (p *pricing) begin(q *Request, f *Fleet, o Objective, told *explainer) {
-	*p = pricing{q: *q, demand: f.Demand, objective: q.Objective.or(o), computes: p.computes[:0], gives: p.gives[:0], prefill: -1, decode: -1, told: told}
+	*p = pricing{q: *q, objective: q.Objective.or(o), computes: p.computes[:0], gives: p.gives[:0], prefill: -1, decode: -1, told: told}
+	var works []Work
+	if f.Forecast != nil {
+		p.demand, p.prefillWork, p.decodeWork = f.Forecast.Demand, f.Forecast.Prefill, f.Forecast.Decode
+		works = p.prefillWork
+		if len(f.Prefill) == 0 {
+			works = p.decodeWork
+		}
+	}
 	p.answer = max(2, p.demand.Answer)
 	p.err = .1
 	p.gap = min(1/max(p.demand.LongGaps, 1e-3), mostGapWeight)
-	readers := f.Prefill // who computes prompts
-	if len(readers) == 0 {
-		readers = f.Decode
+	busy := 0.0 // of those that compute prompts
+	for i := range works {
+		busy += works[i].Prompts / float64(len(works))
 	}
-	busy := 0.0
-	for i := range readers {
-		busy += readers[i].Work.Prompts / float64(len(readers))
-	}
-	p.room = p.demand.Rate / float64(max(1, len(readers))) * busy * busy // requests for each, times how likely others are busy as well
+	p.room = p.demand.Rate / float64(max(1, len(works))) * busy * busy // requests for each, times how likely others are busy as well
 }
 
 func (p *pricing) end() {
-	p.q, p.told = Request{}, nil
+	p.q, p.told, p.prefillWork, p.decodeWork = Request{}, nil, nil, nil
 	clear(p.computes[:cap(p.computes)]) // they refer to engines
 	clear(p.gives[:cap(p.gives)])
 	pricings.Put(p)
@@ -169,8 +177,7 @@ func (o Objective) or(d Objective) Objective {
 func (l *Work) itl(streams, tokens int) float64 { return l.step(streams, tokens) / (1 - l.Prompts) }
 
 // computing is the part of an engine that computes the prompt.
-func (p *pricing) computing(e *Engine, at int) part {
-	l := &e.Work
+func (p *pricing) computing(e *Engine, l *Work, at int) part {
 	reads, work := l.prompt(p.q.PromptTokens, max(1, p.q.PromptTokens-e.Cached))
 	out := part{engine: e, at: at, seconds: max(l.Wait, reads) + work}
 	out.within = p.inTime(out.seconds)
@@ -185,8 +192,7 @@ func (p *pricing) computing(e *Engine, at int) part {
 }
 
 // giving is the part of a decode engine that gives the answer. wait is how long it has prompts to compute while it does.
-func (p *pricing) giving(e *Engine, at int, wait float64) part {
-	l := &e.Work
+func (p *pricing) giving(e *Engine, l *Work, at int, wait float64) part {
 	out := part{engine: e, at: at, seconds: l.itl(1, p.q.PromptTokens) + wait/p.answer}
 	if l.Streams > 0 {
 		itl := l.itl(0, 0) + l.Wait/p.answer
@@ -207,8 +213,8 @@ func (p *pricing) priceAlone(decodes *Candidates) {
 	n := decodes.Len()
 	for i := range n {
 		i = turned(i, n, decodes.Draw.Turn)
-		e := decodes.Engine(i)
-		c, g := p.computing(e, decodes.at[i]), p.giving(e, decodes.at[i], 0)
+		e, work := decodes.Engine(i), workOf(p.decodeWork, decodes.at[i])
+		c, g := p.computing(e, work, decodes.at[i]), p.giving(e, work, decodes.at[i], 0)
 		p.offer(nil, &g, &c, c.seconds, c.within)
 	}
 }
@@ -217,12 +223,12 @@ func (p *pricing) priceAlone(decodes *Candidates) {
 func (p *pricing) pricePairs(prefills, decodes *Candidates, f *Fleet) bool {
 	for i := range prefills.Len() {
 		i = turned(i, prefills.Len(), prefills.Draw.Turn)
-		p.computes = append(p.computes, p.computing(prefills.Engine(i), prefills.at[i]))
+		p.computes = append(p.computes, p.computing(prefills.Engine(i), workOf(p.prefillWork, prefills.at[i]), prefills.at[i]))
 	}
 	for i := range decodes.Len() {
 		i = turned(i, decodes.Len(), decodes.Draw.Turn)
-		e := decodes.Engine(i)
-		p.gives = append(p.gives, p.giving(e, decodes.at[i], e.Work.Wait))
+		work := workOf(p.decodeWork, decodes.at[i])
+		p.gives = append(p.gives, p.giving(decodes.Engine(i), work, decodes.at[i], work.Wait))
 	}
 	any := false
 	for i := range p.computes {

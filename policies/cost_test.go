@@ -20,15 +20,33 @@ func costPolicy(t testing.TB, more string) *Policy {
 // evenSpeed reads 100,000 tokens of prompts a second and computes 10,000; a step takes 10 ms and a stream adds 1 ms to it.
 var evenSpeed = Speed{Prompt: [5]float64{0, 1e-5, 1e-4, 0, 0}, Step: [3]float64{.01, .001, 0}, LongGaps: 5}
 
+// known is an engine and what is known of it.
+type known struct {
+	Engine
+	Work
+}
+
 // at is an engine with so many seconds of prompts to compute and so many streams.
-func at(wait float64, streams int, cached int) Engine {
-	return Engine{Usable: true, Cached: cached, Work: Work{Wait: wait, Streams: streams, Speed: evenSpeed}}
+func at(wait float64, streams int, cached int) known {
+	return known{Engine{Usable: true, Cached: cached}, Work{Wait: wait, Streams: streams, Speed: evenSpeed}}
+}
+
+// fleetOf is a fleet of these engines.
+func fleetOf(prefill, decode []known, d Demand) Fleet {
+	f := Fleet{Forecast: &Forecast{Demand: d}}
+	for _, k := range prefill {
+		f.Prefill, f.Forecast.Prefill = append(f.Prefill, k.Engine), append(f.Forecast.Prefill, k.Work)
+	}
+	for _, k := range decode {
+		f.Decode, f.Forecast.Decode = append(f.Decode, k.Engine), append(f.Forecast.Decode, k.Work)
+	}
+	return f
 }
 
 func TestCost(t *testing.T) {
 	demand := Demand{Rate: 4, Answer: 100, LongGaps: 10, Error: .1, Move: [2]float64{.001, 1e-6}}
 	never := func(int, int) bool { return false }
-	busy := func(e Engine, prompts float64) Engine { e.Work.Prompts = prompts; return e }
+	busy := func(k known, prompts float64) known { k.Prompts = prompts; return k }
 	type answer struct {
 		Prefill, Decode int
 		Reason          Reason
@@ -37,33 +55,35 @@ func TestCost(t *testing.T) {
 		name            string
 		more            string
 		q               Request
-		prefill, decode []Engine
+		prefill, decode []known
 		pairable        func(p, d int) bool
 		want            answer
 	}{
-		{name: "idle engines: decode alone spares the transfer", q: Request{PromptTokens: 1000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 0, 0)}, want: answer{-1, 0, Cheaper}},
-		{name: "a prompt would hold up streams", q: Request{PromptTokens: 5000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 9, 0)}, want: answer{0, 0, Split}},
-		{name: "decode has the prompt already", q: Request{PromptTokens: 5000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 3, 4990)}, want: answer{-1, 0, Cheaper}},
-		{name: "prefill with the prefix", q: Request{PromptTokens: 9000}, prefill: []Engine{at(0, 0, 0), at(0, 0, 8000)}, decode: []Engine{at(0, 9, 0)}, want: answer{1, 0, Split}},
-		{name: "the prefix is not worth the wait", q: Request{PromptTokens: 9000}, prefill: []Engine{at(0, 0, 0), at(1.9, 0, 8000)}, decode: []Engine{at(0, 9, 0)}, want: answer{0, 0, Split}},
-		{name: "a short wait is", q: Request{PromptTokens: 9000}, prefill: []Engine{at(0, 0, 0), at(.3, 0, 8000)}, decode: []Engine{at(0, 9, 0)}, want: answer{1, 0, Split}},
-		{name: "decode that can take another stream", q: Request{PromptTokens: 3000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 42, 0), at(0, 20, 0)}, want: answer{0, 1, Split}},
-		{name: "decode that computes no prompts", q: Request{PromptTokens: 3000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{busy(at(0, 1, 0), .5), at(0, 8, 0)}, want: answer{0, 1, Split}},
-		{name: "what is late anyway waits where others do", q: Request{PromptTokens: 40000}, prefill: []Engine{busy(at(0, 0, 0), .9), busy(at(3, 0, 0), .9)}, decode: []Engine{at(0, 30, 0)}, want: answer{1, 0, Split}},
-		{name: "it does not where the others have little to do", q: Request{PromptTokens: 40000}, prefill: []Engine{at(0, 0, 0), at(3, 0, 0)}, decode: []Engine{at(0, 30, 0)}, want: answer{0, 0, Split}},
-		{name: "the request's own objective", q: Request{PromptTokens: 9000, Objective: Objective{TTFT: 1}}, prefill: []Engine{at(0, 0, 0), at(1, 0, 8000)}, decode: []Engine{at(0, 9, 0)}, want: answer{0, 0, Split}},
-		{name: "nobody pairs", q: Request{PromptTokens: 5000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 9, 0)}, pairable: never, want: answer{-1, 0, NoPair}},
-		{name: "nobody pairs, refused", more: ", split: {on_no_prefill: reject}", q: Request{PromptTokens: 5000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 9, 0)}, pairable: never, want: answer{-1, -1, NoPair}},
-		{name: "no prefill", q: Request{PromptTokens: 5000}, decode: []Engine{at(0, 9, 0)}, want: answer{-1, 0, NoPrefill}},
-		{name: "decode serves none alone", q: Request{PromptTokens: 1000, MustSplit: true}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 0, 0)}, want: answer{0, 0, Split}},
-		{name: "decode serves none alone and nobody pairs", q: Request{PromptTokens: 1000, MustSplit: true}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 0, 0)}, pairable: never, want: answer{-1, -1, NoPair}},
-		{name: "no decode", q: Request{PromptTokens: 1000}, prefill: []Engine{at(0, 0, 0)}, want: answer{-1, -1, NoDecode}},
-		{name: "short", more: ", split: {min_prompt_tokens: 600}", q: Request{PromptTokens: 500}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 40, 0)}, want: answer{-1, 0, ShortPrompt}},
-		{name: "unsplittable", q: Request{PromptTokens: 5000, Unsplittable: "n>1"}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(1, 9, 0), at(0, 9, 0)}, want: answer{-1, 1, "n>1"}},
-		{name: "a filter", more: ", decode: {filters: [{name: zone, zone: a, strict: true}]}", q: Request{PromptTokens: 5000}, prefill: []Engine{at(0, 0, 0)}, decode: []Engine{at(0, 0, 0)}, want: answer{-1, -1, NoDecode}},
+		{name: "idle engines: decode alone spares the transfer", q: Request{PromptTokens: 1000}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 0, 0)}, want: answer{-1, 0, Cheaper}},
+		{name: "a prompt would hold up streams", q: Request{PromptTokens: 5000}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 9, 0)}, want: answer{0, 0, Split}},
+		{name: "decode has the prompt already", q: Request{PromptTokens: 5000}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 3, 4990)}, want: answer{-1, 0, Cheaper}},
+		{name: "prefill with the prefix", q: Request{PromptTokens: 9000}, prefill: []known{at(0, 0, 0), at(0, 0, 8000)}, decode: []known{at(0, 9, 0)}, want: answer{1, 0, Split}},
+		{name: "the prefix is not worth the wait", q: Request{PromptTokens: 9000}, prefill: []known{at(0, 0, 0), at(1.9, 0, 8000)}, decode: []known{at(0, 9, 0)}, want: answer{0, 0, Split}},
+		{name: "a short wait is", q: Request{PromptTokens: 9000}, prefill: []known{at(0, 0, 0), at(.3, 0, 8000)}, decode: []known{at(0, 9, 0)}, want: answer{1, 0, Split}},
+		{name: "decode that can take another stream", q: Request{PromptTokens: 3000}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 42, 0), at(0, 20, 0)}, want: answer{0, 1, Split}},
+		{name: "decode that computes no prompts", q: Request{PromptTokens: 3000}, prefill: []known{at(0, 0, 0)}, decode: []known{busy(at(0, 1, 0), .5), at(0, 8, 0)}, want: answer{0, 1, Split}},
+		{name: "what is late anyway waits where others do", q: Request{PromptTokens: 40000}, prefill: []known{busy(at(0, 0, 0), .9), busy(at(3, 0, 0), .9)}, decode: []known{at(0, 30, 0)}, want: answer{1, 0, Split}},
+		{name: "it does not where the others have little to do", q: Request{PromptTokens: 40000}, prefill: []known{at(0, 0, 0), at(3, 0, 0)}, decode: []known{at(0, 30, 0)}, want: answer{0, 0, Split}},
+		{name: "the request's own objective", q: Request{PromptTokens: 9000, Objective: Objective{TTFT: 1}}, prefill: []known{at(0, 0, 0), at(1, 0, 8000)}, decode: []known{at(0, 9, 0)}, want: answer{0, 0, Split}},
+		{name: "nobody pairs", q: Request{PromptTokens: 5000}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 9, 0)}, pairable: never, want: answer{-1, 0, NoPair}},
+		{name: "nobody pairs, refused", more: ", split: {on_no_prefill: reject}", q: Request{PromptTokens: 5000}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 9, 0)}, pairable: never, want: answer{-1, -1, NoPair}},
+		{name: "no prefill", q: Request{PromptTokens: 5000}, decode: []known{at(0, 9, 0)}, want: answer{-1, 0, NoPrefill}},
+		{name: "decode serves none alone", q: Request{PromptTokens: 1000, MustSplit: true}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 0, 0)}, want: answer{0, 0, Split}},
+		{name: "decode serves none alone and nobody pairs", q: Request{PromptTokens: 1000, MustSplit: true}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 0, 0)}, pairable: never, want: answer{-1, -1, NoPair}},
+		{name: "no decode", q: Request{PromptTokens: 1000}, prefill: []known{at(0, 0, 0)}, want: answer{-1, -1, NoDecode}},
+		{name: "short", more: ", split: {min_prompt_tokens: 600}", q: Request{PromptTokens: 500}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 40, 0)}, want: answer{-1, 0, ShortPrompt}},
+		{name: "unsplittable", q: Request{PromptTokens: 5000, Unsplittable: "n>1"}, prefill: []known{at(0, 0, 0)}, decode: []known{at(1, 9, 0), at(0, 9, 0)}, want: answer{-1, 1, "n>1"}},
+		{name: "a filter", more: ", decode: {filters: [{name: zone, zone: a, strict: true}]}", q: Request{PromptTokens: 5000}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 0, 0)}, want: answer{-1, -1, NoDecode}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := costPolicy(t, tt.more).Choose(tt.q, Fleet{Prefill: tt.prefill, Decode: tt.decode, Pairable: tt.pairable, Demand: demand}, Draw{})
+			f := fleetOf(tt.prefill, tt.decode, demand)
+			f.Pairable = tt.pairable
+			c := costPolicy(t, tt.more).Choose(tt.q, f, Draw{})
 			if got := (answer{c.Prefill, c.Decode, c.Reason}); got != tt.want || c.Split != (c.Prefill >= 0) || c.Decode >= 0 && !(c.TTFT > 0) {
 				t.Errorf("got %+v (%+v); want %+v", got, c, tt.want)
 			}
@@ -72,9 +92,9 @@ func TestCost(t *testing.T) {
 }
 
 // randomWork is an engine in any state.
-func randomWork(rng *rand.Rand, name string) Engine {
+func randomWork(rng *rand.Rand, name string) known {
 	e := at(3*rng.Float64()*float64(rng.IntN(2)), rng.IntN(40)*rng.IntN(2), rng.IntN(20_000)*rng.IntN(2))
-	e.Name, e.Usable, e.Work.Prompts, e.Work.Context = name, rng.IntN(8) > 0, .9*rng.Float64()*float64(rng.IntN(2)), rng.IntN(1000)*e.Work.Streams
+	e.Name, e.Usable, e.Prompts, e.Context = name, rng.IntN(8) > 0, .9*rng.Float64()*float64(rng.IntN(2)), rng.IntN(1000)*e.Streams
 	return e
 }
 
@@ -83,19 +103,21 @@ func TestCostTakesTheCheapest(t *testing.T) {
 	p := costPolicy(t, "")
 	for seed := range uint64(2000) {
 		rng := rand.New(rand.NewPCG(seed, 2))
-		f := Fleet{Demand: Demand{Rate: 10 * rng.Float64(), Answer: 500 * rng.Float64(), LongGaps: 200*rng.Float64() - 20, Error: rng.Float64(), Move: [2]float64{.001, 1e-6}}}
+		d := Demand{Rate: 10 * rng.Float64(), Answer: 500 * rng.Float64(), LongGaps: 200*rng.Float64() - 20, Error: rng.Float64(), Move: [2]float64{.001, 1e-6}}
+		var prefill, decode []known
 		for i := range 1 + rng.IntN(8) {
-			f.Prefill = append(f.Prefill, randomWork(rng, fmt.Sprint("p", i)))
+			prefill = append(prefill, randomWork(rng, fmt.Sprint("p", i)))
 		}
 		for i := range 1 + rng.IntN(8) {
-			f.Decode = append(f.Decode, randomWork(rng, fmt.Sprint("d", i)))
+			decode = append(decode, randomWork(rng, fmt.Sprint("d", i)))
 		}
+		f := fleetOf(prefill, decode, d)
 		pairs := rng.Uint64() | rng.Uint64()
 		f.Pairable = func(p, d int) bool { return pairs>>(8*p+d)&1 == 1 }
 		q := Request{PromptTokens: rng.IntN(50_000), MustSplit: rng.IntN(5) == 0}
-		d := Draw{Turn: rng.Uint64() % 1000, Random: rng.Uint64()}
-		c := p.Choose(q, f, d)
-		explained, stages := p.Explain(q, f, d)
+		draw := Draw{Turn: rng.Uint64() % 1000, Random: rng.Uint64()}
+		c := p.Choose(q, f, draw)
+		explained, stages := p.Explain(q, f, draw)
 		if c.Prefill != explained.Prefill || c.Decode != explained.Decode || c.Reason != explained.Reason {
 			t.Fatalf("seed %d: chosen %+v, explained %+v", seed, c, explained)
 		}
@@ -143,10 +165,11 @@ func TestCostAllocatesNothing(t *testing.T) {
 	skipRaced(t)
 	p := costPolicy(t, ", decode: {filters: [prompt_tokens]}")
 	rng := rand.New(rand.NewPCG(1, 1))
-	var f Fleet
+	var prefill, decode []known
 	for range 64 {
-		f.Prefill, f.Decode = append(f.Prefill, randomWork(rng, "p")), append(f.Decode, randomWork(rng, "d"))
+		prefill, decode = append(prefill, randomWork(rng, "p")), append(decode, randomWork(rng, "d"))
 	}
+	f := fleetOf(prefill, decode, Demand{Rate: 10, Answer: 300})
 	turn := uint64(0)
 	if n := testing.AllocsPerRun(100, func() {
 		turn++
@@ -160,11 +183,12 @@ func TestCostAllocatesNothing(t *testing.T) {
 func BenchmarkCost(b *testing.B) {
 	p := costPolicy(b, "")
 	rng := rand.New(rand.NewPCG(1, 1))
-	f := Fleet{Pairable: func(p, d int) bool { return p != d }, Demand: Demand{Rate: 10, Answer: 300, LongGaps: 50, Error: .1}}
+	var all []known
 	for range 64 {
-		e := randomWork(rng, "e")
-		f.Prefill, f.Decode = append(f.Prefill, e), append(f.Decode, e)
+		all = append(all, randomWork(rng, "e"))
 	}
+	f := fleetOf(all, all, Demand{Rate: 10, Answer: 300, LongGaps: 50, Error: .1})
+	f.Pairable = func(p, d int) bool { return p != d }
 	turn := uint64(0)
 	for b.Loop() {
 		turn++

@@ -19,6 +19,23 @@ type Speed struct {
 	LongGaps float64
 }
 
+// Forecast is what is predicted of a model's engines: of each of Fleet.Prefill and Fleet.Decode, and of all.
+type Forecast struct {
+	Prefill, Decode []Work
+	Demand          Demand
+}
+
+// unknown is an engine of which nothing is known.
+var unknown Work
+
+// workOf returns an engine's work.
+func workOf(role []Work, at int) *Work {
+	if at >= len(role) {
+		return &unknown
+	}
+	return &role[at]
+}
+
 // Demand is what is asked of a model's engines.
 type Demand struct {
 	Rate     float64    // requests a second, recently

@@ -1,5 +1,8 @@
 package policies
 
+// PathStage is the role of the stage in which the policy cost prices paths.
+const PathStage = "path"
+
 // Stage is how one engine of a Choice was found, for people.
 type Stage struct {
 	Role       string      `json:"role"`   // prefill or decode
@@ -124,6 +127,6 @@ func (e *explainer) path(p Path, taken bool) {
 // takePath ends a choice by prices.
 func (e *explainer) takePath() {
 	if e != nil {
-		e.stages = append(e.stages, Stage{Role: "path", Policy: byCost, Paths: e.paths})
+		e.stages = append(e.stages, Stage{Role: PathStage, Policy: byCost, Paths: e.paths})
 	}
 }

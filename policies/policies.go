@@ -20,9 +20,8 @@ type Engine struct {
 	Share float64
 	Place *Placement // nil: nothing is known
 	// Backlog and Cached are for the scorers that look at prefixes alone, and may be 0 where no rule has one.
-	Backlog int  // tokens of prompts that the engine was given and has yet to compute, as far as is known
-	Cached  int  // tokens from the beginning of this request's prompt that its prefix cache is thought to hold
-	Work    Work // for the policy cost; with Cached
+	Backlog int // tokens of prompts that the engine was given and has yet to compute, as far as is known
+	Cached  int // tokens from the beginning of this request's prompt that its prefix cache is thought to hold
 }
 
 // Placement is what the configuration says of an engine for policies.
@@ -48,7 +47,7 @@ type Fleet struct {
 	// Pairable says whether Prefill[p] can hand KV blocks to Decode[d]; nil means that every pair can.
 	// It is called several times per choice and must not block.
 	Pairable func(p, d int) bool
-	Demand   Demand // for the policy cost
+	Forecast *Forecast // for the policy cost; nil: nothing is known
 }
 
 // Request is what a choice may know of one request.
@@ -92,10 +91,10 @@ const (
 // Choice is the outcome of one decision.
 type Choice struct {
 	Split   bool
-	Prefill int // index into Fleet.Prefill; -1: none
-	Decode  int // index into Fleet.Decode; -1: the request cannot be served, Reason says why
+	TTFT    float32 // seconds to the first token, as the policy cost predicts; 0: nothing is predicted
+	Prefill int     // index into Fleet.Prefill; -1: none
+	Decode  int     // index into Fleet.Decode; -1: the request cannot be served, Reason says why
 	Reason  Reason
-	TTFT    float64 // seconds to the first token, as the policy cost predicts; 0: nothing is predicted
 
 	why why
 }

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"math"
 	"slices"
 	"strings"
 )
@@ -83,7 +84,7 @@ func (p *Policy) Prefixes(model string) (prefill, decode bool) {
 	return r.cost || r.prefill.prefix, r.cost || r.decode.prefix
 }
 
-// Costs reports whether the model's rule prices paths: only there it matters what Engine.Work and Fleet.Demand are.
+// Costs reports whether the model's rule prices paths: only there it matters what Fleet.Forecast is.
 func (p *Policy) Costs(model string) bool { return p.match(model).cost }
 
 // Objective returns what requests for the model are to keep, unless they say so themselves.
@@ -129,7 +130,7 @@ func (p *Policy) choose(q Request, f Fleet, d Draw, told *explainer) Choice {
 	case q.PromptTokens < r.minPrompt && !q.MustSplit && !q.AnyLength:
 		reason = ShortPrompt
 	}
-	w := why{rule: r, tokens: q.PromptTokens}
+	w := why{rule: r, tokens: int32(min(q.PromptTokens, math.MaxInt32))}
 	if r.cost {
 		return r.cheapest(&q, f, d, w, reason, told)
 	}

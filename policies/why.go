@@ -5,9 +5,9 @@ import "strconv"
 // why keeps what a choice was made from, as values: text is only made when somebody asks.
 type why struct {
 	rule            *rule
-	tokens          int
+	tokens          int32
+	price           float32 // of the path that cost has taken
 	prefill, decode picked
-	path            Path // that cost has taken
 }
 
 func (w why) text(c Choice) string {
@@ -17,7 +17,9 @@ func (w why) text(c Choice) string {
 	var room [96]byte
 	b := room[:0]
 	if w.rule.cost && c.Decode >= 0 {
-		return string(w.path.append(b))
+		b = strconv.AppendFloat(append(b, "cost "...), float64(w.price), 'f', 3, 64)
+		b = strconv.AppendFloat(append(b, ": first token in "...), float64(c.TTFT), 'f', 2, 64)
+		return string(append(b, " s"...)) // "cost 0.123: first token in 0.42 s"
 	}
 	switch c.Reason {
 	case Split:
@@ -68,12 +70,4 @@ func (p picked) append(b []byte) []byte {
 		b = append(strconv.AppendFloat(append(b, " (another "...), float64(p.next), 'f', 2, 64), ')')
 	}
 	return b
-}
-
-// append says what a path was taken for: "cost 0.12: first token in 0.42 s, then each in 21 ms".
-func (p *Path) append(b []byte) []byte {
-	b = strconv.AppendFloat(append(b, "cost "...), p.Price, 'f', 3, 64)
-	b = strconv.AppendFloat(append(b, ": first token in "...), p.TTFT, 'f', 2, 64)
-	b = strconv.AppendFloat(append(b, " s, then each in "...), 1e3*p.ITL, 'f', 0, 64)
-	return append(b, " ms"...)
 }

@@ -26,6 +26,9 @@ func (d Debug) Idle() bool {
 		if e.InFlight.Load() != 0 || e.Backlog.Load() != 0 {
 			return false
 		}
+		if f := e.Forecast(); f != nil && !f.Idle() {
+			return false
+		}
 	}
 	return true
 }

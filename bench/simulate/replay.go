@@ -114,7 +114,8 @@ func newReplay(s Setup) *replay {
 			r.decode = append(r.decode, e)
 		}
 	}
-	r.view = policies.Fleet{Prefill: make([]policies.Engine, len(r.prefill)), Decode: make([]policies.Engine, len(r.decode))}
+	r.view = policies.Fleet{Prefill: make([]policies.Engine, len(r.prefill)), Decode: make([]policies.Engine, len(r.decode)),
+		Forecast: &policies.Forecast{Prefill: make([]policies.Work, len(r.prefill)), Decode: make([]policies.Work, len(r.decode))}}
 	r.view.Pairable = func(p, d int) bool { return r.prefill[p] != r.decode[d] }
 	return r
 }
@@ -141,7 +142,7 @@ func (r *replay) ask(t load.Request, o *load.Outcome) error {
 	choice := r.Policy.Choose(q, r.view, policies.Draw{Turn: r.turn, Random: r.draws.Uint64()})
 	decode := r.decode[choice.Decode]
 	last := &sim.ModelSeq{Prompt: t.Input, Answer: t.Output, Hashes: blockHashes(t)}
-	answer := &leg{engine: decode, outcome: o, ttft: choice.TTFT}
+	answer := &leg{engine: decode, outcome: o, ttft: float64(choice.TTFT)}
 	if choice.Split {
 		r.result.Split++
 		key := strconv.FormatUint(r.turn, 10)
@@ -167,15 +168,14 @@ func (r *replay) look(t load.Request, now float64) {
 	r.pieces = r.index.Find(r.chain, r.pieces)
 	for _, e := range r.engines {
 		e.known.Cached = load.TraceBlock * int(r.pieces[e.holder])
-		e.known.Work = e.work.Work(now)
 	}
 	for i, e := range r.prefill {
-		r.view.Prefill[i] = e.known
+		r.view.Prefill[i], r.view.Forecast.Prefill[i] = e.known, e.work.Work(now)
 	}
 	for i, e := range r.decode {
-		r.view.Decode[i] = e.known
+		r.view.Decode[i], r.view.Forecast.Decode[i] = e.known, e.work.Work(now)
 	}
-	r.view.Demand = r.model.Demand(now)
+	r.view.Forecast.Demand = r.model.Demand(now)
 }
 
 // submit gives a leg to its engine.
@@ -186,7 +186,7 @@ func (r *replay) submit(s *sim.ModelSeq, l *leg, now float64) error {
 	}
 	e.known.InFlight++
 	e.known.Backlog += l.unread
-	e.work.Begin(&l.work, now, s.Prompt, l.unread, l.outcome != nil)
+	e.work.Begin(&l.work, now, s.Prompt, l.unread, l.outcome != nil, false)
 	r.legs[s] = l
 	r.index.Note(r.chain, e.holder)
 	return r.fleet.Submit(e.nth, s)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdrouter/policies"
 	"pdrouter/router/fleet"
 )
 
@@ -106,7 +107,11 @@ func printExplanation(out io.Writer, e fleet.Explanation) error {
 		fmt.Fprintf(out, "no engine can serve it now: %s\n", e.Reason)
 	}
 	for _, s := range e.Stages {
-		fmt.Fprintf(out, "\n%s, by %s, picker %s\n", s.Role, s.Policy, s.Picker)
+		fmt.Fprintf(out, "\n%s, by %s", s.Role, s.Policy)
+		if s.Picker != "" {
+			fmt.Fprintf(out, ", picker %s", s.Picker)
+		}
+		fmt.Fprintln(out)
 		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(t, "\tENGINE\tSTATE\tIN FLIGHT\tCACHED\tBACKLOG\tSCORES\tSUM\t")
 		for _, x := range s.Engines {
@@ -114,7 +119,7 @@ func printExplanation(out io.Writer, e fleet.Explanation) error {
 			if x.Taken {
 				mark = "*"
 			}
-			if x.LeftOut == "" {
+			if x.LeftOut == "" && len(x.Scores) > 0 {
 				var all []string
 				for _, v := range x.Scores {
 					all = append(all, fmt.Sprintf("%s %.2f×%g", v.Scorer, v.Score, v.Weight))
@@ -129,5 +134,26 @@ func printExplanation(out io.Writer, e fleet.Explanation) error {
 			return err
 		}
 	}
-	return nil
+	return printPaths(out, e.Paths)
+}
+
+// mostPaths is how many paths are printed; -o json has all.
+const mostPaths = 12
+
+// printPaths prints the paths that the policy cost has priced.
+func printPaths(out io.Writer, paths []policies.Path) error {
+	if len(paths) == 0 {
+		return nil
+	}
+	fmt.Fprintf(out, "\n%d paths, the cheapest first; a price is how many requests would miss their objective\n", len(paths))
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\tPREFILL\tDECODE\tPRICE\tMISSED\tSTREAMS\tGAPS\tROOM\tLATE\tFIRST TOKEN\tBETWEEN TOKENS\t")
+	for _, x := range paths[:min(mostPaths, len(paths))] {
+		mark := " "
+		if x.Taken {
+			mark = "*"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.0f ms\t%.1f ms\t\n", mark, cmp.Or(x.Prefill, "alone"), x.Decode, x.Price, x.Missed, x.Streams, x.Gaps, x.Room, x.Late, 1e3*x.TTFT, 1e3*x.ITL)
+	}
+	return t.Flush()
 }

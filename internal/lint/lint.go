@@ -14,7 +14,7 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"auth", "auth/keys", "auth/rotate", "bench", "bench/fake", "bench/harness", "bench/load", "bench/sim", "bench/simulate", "bench/suites/plane", "internal/adminapi", "internal/configfile", "internal/demo", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/overrides", "internal/refengine/process", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "metadata", "router/config", "router/fleet"},
+			Ours:    []string{"auth", "auth/keys", "auth/rotate", "bench", "bench/fake", "bench/harness", "bench/load", "bench/sim", "bench/simulate", "bench/suites/plane", "internal/adminapi", "internal/configfile", "internal/demo", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/overrides", "internal/refengine/process", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "metadata", "policies", "router/config", "router/fleet"},
 			Outside: []string{"go.yaml.in/yaml/v3", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
 		},
 		// What pdrouter serve runs: it imports every part of the gateway.
@@ -45,8 +45,8 @@ func Packages() map[string]Package {
 		"router/exchange":   {Ours: []string{"internal/background", "internal/disconnect", "internal/gather", "metadata", "policies", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/openai/answer", "router/reason", "router/reclaim", "router/relay", "router/report", "router/stored", "router/tokens", "router/upstream"}},
 		"router/fanout":     {Ours: []string{"internal/disconnect", "policies", "router/dispatch", "router/exchange", "router/leg", "router/openai", "router/openai/choices", "router/openai/sse", "router/reason", "router/relay", "router/report"}},
 		"router/kvwatch":    {Ours: []string{"router/connector", "router/fleet", "router/leg", "router/monitor", "router/reason"}},
-		"router/leg":        {Ours: []string{"internal/gather", "internal/httpsyntax", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason", "router/upstream"}},
-		"router/fleet":      {Ours: []string{"internal/background", "metadata", "metadata/handshake", "policies", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/upstream"}},
+		"router/leg":        {Ours: []string{"internal/gather", "internal/httpsyntax", "policies/forecast", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason", "router/upstream"}},
+		"router/fleet":      {Ours: []string{"internal/background", "metadata", "metadata/handshake", "policies", "policies/forecast", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/upstream"}},
 		// What engines publish of their KV caches, into the index of blocks.
 		"router/kvevents": {Ours: []string{"internal/background", "internal/zmtp", "policies/blocks", "router/config", "router/fleet", "router/kvevents/batch", "router/kvevents/stream"}},
 		// Active checks of engines. kvplane/control: the client of their event streams.

@@ -38,6 +38,7 @@ type Leg struct {
 	at       float64 // when the leg began
 	read     float64 // when the prompt is thought to be read
 	answers  bool    // it brings the answer
+	silent   bool    // nobody tells when its prompt is computed
 	state    legState
 }
 
@@ -59,11 +60,13 @@ func (m *Model) NewEngine() *Engine {
 }
 
 // Begin notes that the engine is given a leg: a prompt of which it has to compute so many tokens, 0 if it receives the KV of all of them.
-// answers says that the leg brings the answer, and not the KV for another engine.
-func (e *Engine) Begin(l *Leg, now float64, prompt, uncached int, answers bool) {
+// answers says that the leg brings the answer, and not the KV for another engine; silent, that FirstToken will not be called: then its prompt
+// is thought to be computed when it should be.
+func (e *Engine) Begin(l *Leg, now float64, prompt, uncached int, answers, silent bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	*l = Leg{tokens: prompt, uncached: min(uncached, prompt), at: now, answers: answers}
+	e.settle(now)
+	*l = Leg{tokens: prompt, uncached: min(uncached, prompt), at: now, answers: answers, silent: silent}
 	if uncached <= 0 {
 		e.stream(l)
 		return
@@ -84,17 +87,35 @@ func (e *Engine) Begin(l *Leg, now float64, prompt, uncached int, answers bool) 
 func (e *Engine) FirstToken(l *Leg, now float64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.settle(now)
 	if l.state != computing {
 		return
 	}
 	if e.prompts[0] == l {
 		e.observe(l, now)
 	}
-	e.computed(l, now)
+	e.hasComputed(l, now)
+}
+
+// hasComputed notes that a leg's prompt is computed.
+func (e *Engine) hasComputed(l *Leg, now float64) {
+	e.remove(l, now)
 	if l.answers {
 		e.stream(l)
 	} else {
 		l.state = ended
+	}
+}
+
+// settle notes that prompts are computed of which nobody will tell.
+func (e *Engine) settle(now float64) {
+	for len(e.prompts) > 0 && e.prompts[0].silent {
+		l := e.prompts[0]
+		at := max(e.began, l.read) + l.work
+		if at > now {
+			return
+		}
+		e.hasComputed(l, at)
 	}
 }
 
@@ -125,9 +146,10 @@ const observeEvery = 16
 func (e *Engine) End(l *Leg, now float64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.settle(now)
 	switch l.state {
 	case computing:
-		e.computed(l, now)
+		e.remove(l, now)
 	case streaming:
 		e.streams--
 		e.context -= l.tokens
@@ -139,6 +161,7 @@ func (e *Engine) End(l *Leg, now float64) {
 func (e *Engine) Work(now float64) policies.Work {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.settle(now)
 	return policies.Work{
 		Wait: e.wait(now), Streams: e.streams, Context: e.context, Prompts: min(e.busy.at(now)/recent, .9),
 		Speed: e.model.speed(e.prompt.value(), e.step.value(), e.longGaps(now)),
@@ -159,6 +182,13 @@ func (e *Engine) observe(l *Leg, now float64) {
 	if took := now - from; took > 0 {
 		e.prompt.add(took, e.model.learnPrompt(x, took))
 	}
+}
+
+// Idle reports whether the engine has nothing to do, as far as is known.
+func (e *Engine) Idle() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.prompts) == 0 && e.streams == 0 && e.context == 0
 }
 
 // wait is how long the prompts that it has will take. One that takes longer than it was thought to is thought to take as long again.
@@ -183,8 +213,8 @@ func (e *Engine) longGaps(now float64) float64 {
 // firstLongGaps is longGaps of an engine with steps of 2,048 tokens, of which none has been seen.
 const firstLongGaps = 6
 
-// computed removes a leg from those whose prompts are to be computed.
-func (e *Engine) computed(l *Leg, now float64) {
+// remove removes a leg from those whose prompts are to be computed.
+func (e *Engine) remove(l *Leg, now float64) {
 	i := slices.Index(e.prompts, l)
 	if i < 0 {
 		return

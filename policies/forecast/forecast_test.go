@@ -53,12 +53,12 @@ func TestWait(t *testing.T) {
 		}
 	}
 	wait(0, 0)
-	e.Begin(&a, 10, 1000, 1000, false)
+	e.Begin(&a, 10, 1000, 1000, false, false)
 	wait(10, 1)
 	wait(10.25, .75)
-	e.Begin(&b, 10.5, 3000, 2000, true) // it has 1,000 of them
+	e.Begin(&b, 10.5, 3000, 2000, true, false) // it has 1,000 of them
 	wait(10.5, 2.5)
-	e.Begin(&c, 10.5, 500, 0, true) // its KV comes from elsewhere
+	e.Begin(&c, 10.5, 500, 0, true, false) // its KV comes from elsewhere
 	wait(10.5, 2.5)
 	wait(12, 3) // a is late by one second, and may be so by another
 	e.FirstToken(&a, 12)
@@ -81,9 +81,9 @@ func TestStreams(t *testing.T) {
 		}
 	}
 	var own, received, handed, never Leg
-	e.Begin(&own, 1, 100, 100, true)
-	e.Begin(&received, 1, 200, 0, true)
-	e.Begin(&handed, 1, 300, 300, false)
+	e.Begin(&own, 1, 100, 100, true, false)
+	e.Begin(&received, 1, 200, 0, true, false)
+	e.Begin(&handed, 1, 300, 300, false, false)
 	count(1, 200)
 	e.FirstToken(&own, 1.1)
 	e.FirstToken(&own, 1.1) // said twice
@@ -102,6 +102,25 @@ func TestStreams(t *testing.T) {
 	count(0, 0)
 }
 
+// TestSilent: a prompt of whose end nobody tells is computed when it should be, and the next one begins then.
+func TestSilent(t *testing.T) {
+	e := scripted().NewEngine()
+	var whole, next Leg
+	e.Begin(&whole, 1, 1000, 1000, true, true)
+	e.Begin(&next, 1, 500, 500, true, false)
+	if w := e.Work(1.5); w.Streams != 0 || !near(w.Wait, 1, .01) {
+		t.Errorf("got %+v before the end of its prompt", w)
+	}
+	if w := e.Work(2.25); w.Streams != 1 || !near(w.Wait, .25, .01) {
+		t.Errorf("got %+v behind it", w)
+	}
+	e.End(&whole, 3)
+	e.End(&next, 3)
+	if w := e.Work(3); w.Streams != 0 || w.Wait != 0 {
+		t.Errorf("%+v is left", w)
+	}
+}
+
 // TestLearnsSpeed: of two engines of a model one takes twice as long; both are told apart, and a new one is taken for one between.
 func TestLearnsSpeed(t *testing.T) {
 	m := NewModel()
@@ -113,7 +132,7 @@ func TestLearnsSpeed(t *testing.T) {
 			times := float64(1 + i)
 			n := 100 + rng.IntN(10_000)
 			var l Leg
-			e.Begin(&l, now, n, n, true)
+			e.Begin(&l, now, n, n, true, false)
 			now += times * (.02 + 1e-4*float64(n))
 			e.FirstToken(&l, now)
 			for range 20 {
@@ -157,7 +176,7 @@ func TestDemand(t *testing.T) {
 	}
 	e := m.NewEngine()
 	var l Leg
-	e.Begin(&l, 0, 10, 0, true)
+	e.Begin(&l, 0, 10, 0, true, false)
 	before := m.Demand(100).LongGaps
 	e.Said(&l, 0, 1000, 10, 5)
 	d := m.Demand(100)
@@ -190,7 +209,7 @@ func TestRandomWalk(t *testing.T) {
 			case 0:
 				if !begun[i] {
 					n := rng.IntN(50_000)
-					e.Begin(l, now, n, rng.IntN(n+1), rng.IntN(2) == 0)
+					e.Begin(l, now, n, rng.IntN(n+1), rng.IntN(2) == 0, rng.IntN(2) == 0)
 					begun[i] = true
 				}
 			case 1:

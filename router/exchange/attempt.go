@@ -20,7 +20,6 @@ import (
 // request. Anybody may read what became of its legs (Leg.State).
 type attempt struct {
 	h       connector.Handoff
-	split   bool
 	pair    *fleet.Pair // of a pair; nil if it is not one that is kept warm
 	prefill leg.Leg
 	decode  leg.Leg
@@ -28,6 +27,7 @@ type attempt struct {
 
 	tokens     *forwarding // nil: prefill is not asked for the prompt's token ids
 	decodeIs   custody
+	split      bool // by two engines
 	parked     bool // it waits for the pair
 	leaked     bool // KV may be leaked
 	hurried    bool // no client waits for the answer

@@ -57,6 +57,7 @@ func (x *Exchange) plan() dispatch.Event {
 	a.prefill.Unread.Store(int64(toPrefill))
 	a.decode.Unread.Store(int64(toDecode))
 	a.decode.Join(x.all.Cancels, x.m.Decode[choice.Decode]) // it counts with its engine from now on, as the pair may have to be waited for
+	x.forecastDecode(a, x.selection.PromptTokens(x.b.PromptTokens()), toDecode)
 	if !choice.Split {
 		return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 	}
@@ -202,6 +203,7 @@ func (x *Exchange) awaitPair(a *attempt) {
 func (x *Exchange) startPrefill(a *attempt) {
 	x.Sum.Phases.Pair = time.Since(x.Sum.Arrived)
 	a.prefill.Join(x.all.Cancels, a.prefill.Engine)
+	a.forecastPrefill()
 	a.prefillTimer = a.prefill.CancelAfter(x.s.Config.Timeouts.Prefill, leg.ErrLate)
 	req := x.prefillRequest(&a.prefill, &a.h, a.tokens.asks()).Retain(x.b)
 	a.prefill.Begin()
@@ -258,7 +260,9 @@ func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	a.prefillTimer.Stop()
 	l.Observe(x.s.Fleet, v)                      // the Observe calls change what is known of the engines, not the request
 	l.ObservePeer(x.s.Fleet, conn, &a.decode, v) // but for this one: with SGLang it may set BlameBoth, and the next attempt leaves out both engines
-	if v != leg.Usable {
+	if v == leg.Usable {
+		l.Work.Computed()
+	} else {
 		e := v.PrefillEvent()
 		if t.asks() && l.MayRefuse("return_token_ids", v) {
 			e.Kind = dispatch.EvPrefillNoTokens
@@ -319,6 +323,7 @@ func (x *Exchange) decodeAnswered(a *attempt, v leg.Result, streams bool) {
 	}
 	l.PromptRead()
 	if e.Kind == dispatch.EvDecodeFirst {
+		l.Work.Computed()
 		l.Streams = true
 		l.Engine.Streaming.Add(1)
 	} else {

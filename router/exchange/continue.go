@@ -31,6 +31,7 @@ func (x *Exchange) planContinuation(failed *attempt, why reason.Reason) dispatch
 	a.h.Draw()
 	x.makeCurrent(a)
 	a.decode.Join(x.all.Cancels, x.m.Decode[choice.Decode])
+	x.forecastDecode(a, x.b.PromptTokens(), x.b.PromptTokens())
 	return dispatch.Event{Kind: dispatch.EvPlannedAlone}
 }
 

@@ -372,6 +372,7 @@ func (x *Exchange) takeAnswer(m envelope) dispatch.Event {
 		x.Reply.Stream = s
 	}
 	x.Sum.Phases.FirstToken = m.at.Sub(x.Sum.Arrived)
+	x.observeFirstToken(m.a)
 	x.remember(m.a) // does nothing but for /v1/responses
 	return m.e
 }

@@ -128,7 +128,9 @@ func (x *Exchange) pour() (some bool) {
 			return some
 		}
 		d.Engine.Progressed()
+		before := s.Pieces()
 		s.Take(b)
+		d.Work.Said(s.Pieces() - before)
 	}
 	return true
 }

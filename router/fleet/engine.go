@@ -14,6 +14,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/policies"
 	"pdrouter/policies/blocks"
+	"pdrouter/policies/forecast"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
@@ -40,6 +41,7 @@ type Engine struct {
 	run                      // which run of it answers, and what that run says
 	Draining     atomic.Bool // it takes no more requests
 	placement    atomic.Pointer[policies.Placement]
+	forecast     atomic.Pointer[forecast.Engine] // nil: no policy asks for it
 	kvEvents     atomic.Pointer[config.KVEvents]
 	Health       health.State
 	HandOff      HandOff // of a prefill engine

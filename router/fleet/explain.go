@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"cmp"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"pdrouter/policies"
@@ -17,9 +19,10 @@ type Explanation struct {
 	Prefill      string          `json:"prefill,omitempty"`
 	Decode       string          `json:"decode,omitempty"`
 	Why          string          `json:"why"`
-	PromptTokens int             `json:"prompt_tokens"` // an estimate
-	Session      bool            `json:"session"`       // something names the request's session
-	Stages       []ExplainedRole `json:"stages"`        // prefill, if the request would be split, then decode
+	PromptTokens int             `json:"prompt_tokens"`   // an estimate
+	Session      bool            `json:"session"`         // something names the request's session
+	Stages       []ExplainedRole `json:"stages"`          // prefill, if the request would be split, then decode
+	Paths        []policies.Path `json:"paths,omitempty"` // that the request can take, by their price; of the policy cost
 }
 
 // ExplainedRole is how one engine is found.
@@ -87,6 +90,9 @@ func (f *Fleet) Explain(m *Model, adapter string, b *openai.Body, session uint64
 		out.Decode = m.Decode[c.Decode].Name
 	}
 	for _, s := range stages {
+		if out.Paths = append(out.Paths, s.Paths...); s.Role == policies.PathStage {
+			continue
+		}
 		engines, seen := m.Decode, view.Decode
 		if s.Role == Prefill.String() {
 			engines, seen = m.Prefill, view.Prefill
@@ -97,6 +103,7 @@ func (f *Fleet) Explain(m *Model, adapter string, b *openai.Body, session uint64
 		}
 		out.Stages = append(out.Stages, role)
 	}
+	slices.SortStableFunc(out.Paths, func(a, b policies.Path) int { return cmp.Compare(a.Price, b.Price) })
 	return out, true
 }
 

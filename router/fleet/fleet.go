@@ -25,6 +25,7 @@ import (
 	"pdrouter/metadata/handshake"
 	"pdrouter/policies"
 	"pdrouter/policies/blocks"
+	"pdrouter/policies/forecast"
 	"pdrouter/policies/prefixes"
 	"pdrouter/router/admission"
 	"pdrouter/router/config"
@@ -95,6 +96,8 @@ type Model struct {
 	ForwardsTokenIDs      bool                    // decode legs carry the token ids that prefill has answered
 	usesPrefixes          [roleCount]bool         // the policy looks at what the role's engines have of a prompt
 	usesSessions          bool                    // the policy looks at which session a request is of
+	Forecast              *forecast.Model         // for a policy that prices paths; nil: there is none. It outlives a reload
+	objective             policies.Objective      // of that policy
 	panicMode             [roleCount]atomic.Bool  // the role's engines are used although they are ejected
 	comparedAt            [roleCount]atomic.Int64 // when their times were compared, in nanoseconds
 	Queue                 *admission.Queue        // outlives a reload
@@ -227,6 +230,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 	}
 	f.IndexAdapters()
 	f.noteSessions()
+	f.noteForecasts(was)
 	f.Prefixes = f.newIndex(cfg.Limits.PrefixIndexEntries, was.Prefixes)
 	return f, nil
 }
@@ -248,6 +252,7 @@ func (f *Fleet) Begin(cfg config.Config, was *Fleet) {
 			e.Health.Reset(time.Now())
 		}
 	}
+	f.beginForecasts()
 	f.prompts.index.Store(f.Prefixes)
 	if f.Prefixes != was.Prefixes {
 		for _, e := range f.Engines {

@@ -94,6 +94,8 @@ type prompt struct {
 	bytes  int
 	chain  []uint64
 	pieces []int32 // of the chain, that each holder has
+
+	forecast policies.Forecast // room for it
 }
 
 // FindPrompt looks for the request's prompt, if the model's policy looks at that.
@@ -111,8 +113,13 @@ func (k *Selection) FindPrompt(b *openai.Body) {
 	k.prompt.pieces = k.prompt.index.Find(k.prompt.chain, k.prompt.pieces)
 }
 
-// Cached returns how many tokens of the prompt the engine has in its cache, by the index.
-func (k *Selection) Cached(e *Engine) int { return k.prompt.cached(e) }
+// Cached returns how many tokens of the prompt the engine has in its cache, by the index; 0 if the policy does not look at that.
+func (k *Selection) Cached(e *Engine) int {
+	if k.prompt == nil {
+		return 0
+	}
+	return k.prompt.cached(e)
+}
 
 // ForgetPrompt ends the search for the prompt. It does nothing unless the policy looks at prefixes.
 func (k *Selection) ForgetPrompt() {

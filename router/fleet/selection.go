@@ -101,6 +101,7 @@ func (k *Selection) view() (f policies.Fleet, prefill, decode bool) {
 	if k.m.Connector.Traits().Handshakes {
 		f.Pairable = k.pairable
 	}
+	f.Forecast = k.forecast()
 	k.filter(&f) // changes nothing unless one engine is pinned or an adapter is named
 	return f, prefill, decode
 }

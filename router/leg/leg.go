@@ -42,18 +42,18 @@ type Leg struct {
 	Early       int           // events of a stream before the first of its answer
 	judged      bool          // its engine received the client's credentials, not the router's
 	BlameBoth   bool          // its engine reported a failed transfer: the peer may be at fault (connector sglang)
+	Streams     bool          // it has brought tokens, and is a stream
+	EngineKnows bool          // its engine has noticed that the leg is over; see Acknowledged
 	Failure     error         // why it failed, for the log
 	RetryAfter  time.Duration // the pause that the engine asked for; 0 if it did not
 
 	Unread atomic.Int64 // tokens of the prompt in the engine's Backlog; see PromptRead
+	Work   *Work        // its part in what is forecast of its engine; nil if nothing is
 
-	Streams bool // it has brought tokens, and is a stream
-
-	EngineKnows bool           // its engine has noticed that the leg is over; see Acknowledged
-	state       atomic.Uint32  // a dispatch.LegState; see Became
-	kv          atomic.Uint32  // a KVState
-	asking      sync.WaitGroup // the goroutine that asks
-	once        sync.Once
+	state  atomic.Uint32  // a dispatch.LegState; see Became
+	kv     atomic.Uint32  // a KVState
+	asking sync.WaitGroup // the goroutine that asks
+	once   sync.Once
 }
 
 // State is the state of the leg. Once the leg is over, only its owner changes its other fields.
@@ -152,6 +152,7 @@ func (l *Leg) End() {
 		l.Remove()
 		l.Cancel(ErrEnded)
 		l.PromptRead()
+		l.Work.End()
 		if l.Streams {
 			l.Engine.Streaming.Add(-1)
 		}

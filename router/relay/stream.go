@@ -198,6 +198,9 @@ func (s *Stream) count(event []byte) {
 	}
 }
 
+// Pieces is how many events of the answer were taken.
+func (s *Stream) Pieces() int { return s.usage.Pieces }
+
 // Empty reports whether the client has got all events that are here.
 func (s *Stream) Empty() bool { return s.ready == len(s.out) }
 

@@ -44,10 +44,11 @@ type Summary struct {
 	Model        string           `json:"model"`
 	Route        string           `json:"route"`
 	Stream       bool             `json:"stream"`
-	Removed      bool             `json:"removed"`   // the client sent kv_transfer_params, which were dropped
-	Leaked       bool             `json:"leaked"`    // an engine may hold leaked KV until a lease ends
-	TokenIDs     TokenIDs         `json:"token_ids"` // what became of the prompt's token ids in the last attempt
-	Status       int              `json:"status"`    // of the answer that was sent; 499 if the client left before one
+	Removed      bool             `json:"removed"`                     // the client sent kv_transfer_params, which were dropped
+	Leaked       bool             `json:"leaked"`                      // an engine may hold leaked KV until a lease ends
+	TokenIDs     TokenIDs         `json:"token_ids"`                   // what became of the prompt's token ids in the last attempt
+	Predicted    float32          `json:"predicted_seconds,omitempty"` // from the choice of engines to the first token, as the policy cost predicted it; of streams
+	Status       int              `json:"status"`                      // of the answer that was sent; 499 if the client left before one
 	Outcome      dispatch.Outcome `json:"outcome"`
 	Reason       string           `json:"reason"`           // the policy's reason, or why the request failed
 	Why          string           `json:"why"`              // why these engines, for people

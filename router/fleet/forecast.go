@@ -1,0 +1,83 @@
+package fleet
+
+import (
+	"time"
+
+	"pdrouter/policies"
+	"pdrouter/policies/forecast"
+)
+
+// epoch is the moment from which forecasts count.
+var epoch = time.Now()
+
+// Seconds is a time as forecasts count it.
+func Seconds(t time.Time) float64 { return t.Sub(epoch).Seconds() }
+
+// noteForecasts has the engines of those models forecast whose policies price paths. What was learned before stays.
+func (f *Fleet) noteForecasts(was *Fleet) {
+	for _, planner := range f.planners() {
+		planner, can := planner.(interface {
+			Costs(model string) bool
+			Objective(model string) policies.Objective
+		})
+		if !can {
+			continue
+		}
+		for _, m := range f.Models {
+			if m.Forecast != nil || !planner.Costs(m.Name) {
+				continue
+			}
+			m.objective = planner.Objective(m.Name)
+			if m.Forecast = forecast.NewModel(); was.Models[m.Name] != nil && was.Models[m.Name].Forecast != nil {
+				m.Forecast = was.Models[m.Name].Forecast
+			}
+		}
+	}
+}
+
+// beginForecasts gives each engine the forecast of its model.
+func (f *Fleet) beginForecasts() {
+	for _, e := range f.Engines {
+		switch of := f.Models[e.Model].Forecast; {
+		case of == nil:
+			e.forecast.Store(nil)
+		case e.forecast.Load() == nil:
+			e.forecast.Store(of.NewEngine())
+		}
+	}
+}
+
+// Forecast is what is forecast of the engine; nil if no policy asks for that.
+func (e *Engine) Forecast() *forecast.Engine { return e.forecast.Load() }
+
+// LongGap is how long after another a token of the model's answers is late; 0 if no policy asks for that.
+func (m *Model) LongGap() time.Duration { return time.Duration(m.objective.ITL * float64(time.Second)) }
+
+// forecast is what is predicted of the model's engines; nil if no policy asks for that, or nothing is asked for a request.
+func (k *Selection) forecast() *policies.Forecast {
+	if k.m.Forecast == nil || k.prompt == nil {
+		return nil
+	}
+	now, f := Seconds(k.Now), &k.prompt.forecast
+	f.Prefill, f.Decode, f.Demand = works(f.Prefill[:0], k.m.Prefill, now), works(f.Decode[:0], k.m.Decode, now), k.m.Forecast.Demand(now)
+	return f
+}
+
+func works(dst []policies.Work, engines []*Engine, now float64) []policies.Work {
+	for _, e := range engines {
+		w := policies.Work{}
+		if of := e.Forecast(); of != nil {
+			w = of.Work(now)
+		}
+		dst = append(dst, w)
+	}
+	return dst
+}
+
+// PromptTokens is how many tokens the request's prompt has, with its tools where the policy looks at prompts; an estimate.
+func (k *Selection) PromptTokens(estimate int) int {
+	if k.prompt != nil {
+		return max(estimate, k.prompt.tokens)
+	}
+	return estimate
+}
