@@ -13,6 +13,23 @@ import (
 	"pdrouter/router/fleet"
 )
 
+// explain asks what a request would get.
+func explain(t *testing.T, g *routertest.Gateway, path, body string, header ...string) (int, fleet.Explanation, string) {
+	t.Helper()
+	w, r := httptest.NewRecorder(), httptest.NewRequest("POST", path, strings.NewReader(body))
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	g.Router.Operations().ServeHTTP(w, r)
+	var e fleet.Explanation
+	if w.Code == 200 {
+		if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w.Code, e, w.Body.String()
+}
+
 // TestExplain: what is explained is what the next request gets, nothing is sent for it, and what cannot be explained is said.
 func TestExplain(t *testing.T) {
 	p, err := policies.Parse("p.yaml", []byte("default: {prefill: prefix, decode: session}"))
@@ -25,18 +42,7 @@ func TestExplain(t *testing.T) {
 		g.WaitWarm()
 		explain := func(path, body string, header ...string) (int, fleet.Explanation, string) {
 			t.Helper()
-			w, r := httptest.NewRecorder(), httptest.NewRequest("POST", path, strings.NewReader(body))
-			for i := 0; i < len(header); i += 2 {
-				r.Header.Set(header[i], header[i+1])
-			}
-			g.Router.Operations().ServeHTTP(w, r)
-			var e fleet.Explanation
-			if w.Code == 200 {
-				if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil {
-					t.Fatal(err)
-				}
-			}
-			return w.Code, e, w.Body.String()
+			return explain(t, g, path, body, header...)
 		}
 		body := chat(t, "a conversation")
 		first := g.Prefixed(1, body)

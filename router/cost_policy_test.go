@@ -1,0 +1,89 @@
+package router_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"pdrouter/internal/routertest"
+	"pdrouter/policies"
+	"pdrouter/router"
+	"pdrouter/router/connector"
+)
+
+// TestCostPolicy has the policy cost serve streams and whole answers, and clients that leave. It learns from them, and when nothing is under way
+// it knows of nothing (WaitIdle).
+func TestCostPolicy(t *testing.T) {
+	p, err := policies.Parse("p.yaml", []byte("default: {policy: cost}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{connector.NamePull, connector.NamePush, connector.NameKVPlane, connector.NameNone} {
+		t.Run(name, func(t *testing.T) {
+			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+				prefill := 2
+				if name == connector.NameNone {
+					prefill = 0
+				}
+				s, parts := routertest.NewPoolIn(t, n, name, prefill, 2)
+				parts.Planner = p
+				g := routertest.StartIn(t, n, s.Config, parts)
+				if name != connector.NameNone {
+					g.WaitWarm()
+				}
+				body := func(n int, stream bool) string {
+					return fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":8,"stream":%t}`, strings.Repeat(fmt.Sprint(n, " "), 2000), stream)
+				}
+				predicted := 0
+				for n := 1; n <= 12; n++ {
+					if r := g.Post("/v1/completions", body(n, n%3 > 0)); r.Status != 200 {
+						t.Fatalf("status %d: %s", r.Status, r.Body)
+					}
+					g.WaitIdle()
+					sum := g.Summary(n)
+					if sum.Predicted > 0 {
+						predicted++
+					}
+					if !strings.HasPrefix(sum.Why, "cost ") {
+						t.Errorf("why: %s", sum.Why)
+					}
+					if reason := sum.Reason; reason != "split" && reason != string(policies.Cheaper) && reason != "aggregated" {
+						t.Errorf("reason: %s", reason)
+					}
+				}
+				if predicted != 8 {
+					t.Errorf("%d first tokens were predicted; want those of 8 streams", predicted)
+				}
+				_, e, _ := explain(t, g, "/explain/v1/completions", body(1, true))
+				if len(e.Paths) == 0 || e.Paths[0].Price > e.Paths[len(e.Paths)-1].Price || !e.Paths[0].Taken {
+					t.Errorf("paths %+v", e.Paths)
+				}
+				s.CheckNothingHeld(t)
+			})
+		})
+	}
+}
+
+// TestCostPolicyFaults: whatever becomes of legs, nothing is left of them in what is forecast.
+func TestCostPolicyFaults(t *testing.T) {
+	p, err := policies.Parse("p.yaml", []byte("default: {policy: cost, objective: {ttft: 1us}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{connector.NamePull, connector.NamePush} {
+		for _, engine := range []string{"prefill-0", "decode-0"} {
+			for _, fault := range []routertest.Fault{{Do: routertest.DoError}, {Do: routertest.DoBusy}, {Do: routertest.DoReset}, {Do: routertest.DoBreak, N: 2}, {Do: routertest.DoGarbage}, {Do: routertest.DoErrFrame, N: 2}} {
+				t.Run(fmt.Sprintf("%s/%s/%s", name, engine, fault.Do), func(t *testing.T) {
+					routertest.RunVirtual(t, name, func(t *testing.T) {
+						s := routertest.NewPool(t, name, 1, 1, map[string][]routertest.Fault{engine: {fault}})
+						g := routertest.Start(t, s.Config, router.Parts{Planner: p})
+						for range 3 {
+							g.Post("/v1/completions", `{"model":"tiny","prompt":"a b c","max_tokens":8,"stream":true}`)
+						}
+						g.WaitIdle()
+					})
+				})
+			}
+		}
+	}
+}
