@@ -157,10 +157,10 @@ func (f *Fleet) Config(clients, agents, operations string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "listen: {clients: %q, agents: %q, operations: %q}\n", clients, agents, operations)
 	fmt.Fprintf(&b, "models:\n- name: %s\n  connector: kvplane\n", Model)
-	for _, role := range []string{"prefill", "decode"} {
-		fmt.Fprintf(&b, "  %s:\n", role)
+	for _, list := range []struct{ key, role string }{{"prefill", "prefill"}, {"decode", "decode"}, {"engines", "both"}} {
+		fmt.Fprintf(&b, "  %s:\n", list.key)
 		for _, e := range f.Engines {
-			if e.Role == role {
+			if e.Role == list.role {
 				fmt.Fprintf(&b, "  - {name: %s, url: \"http://%s\", control: \"http://%s\"}\n", e.Name, e.Address, e.Control)
 			}
 		}

@@ -70,7 +70,8 @@ type Model struct {
 	// The engines of one role; models[].prefill[] and models[].decode[] have the same keys. For every connector but none.
 	Prefill []Engine `yaml:"prefill"`
 	Decode  []Engine `yaml:"decode"`
-	// Engines are the aggregated engines of connector none.
+	// Engines are the aggregated engines of connector none. For vllm-nixl-pull and kvplane they are engines of either role: each request may
+	// have any of them for prefill and another for decode, or one of them serves it alone. They may stand beside prefill and decode.
 	Engines []Engine `yaml:"engines"`
 	// PrefillFrom, DecodeFrom and EnginesFrom name a source of more engines, beside each list or instead of it.
 	PrefillFrom Source `yaml:"prefill_from"`
@@ -183,13 +184,14 @@ func (m Model) validate(key string, growing bool, engines, endpoints map[string]
 	case !known:
 		v.add(key+".connector", fmt.Sprintf("is %q", m.Connector), connector.Names())
 	case conn.Traits().Mode != dispatch.Alone:
-		if len(m.Prefill) == 0 && !m.PrefillFrom.On() && !growing {
+		either := len(m.Engines) != 0 || m.EnginesFrom.On()
+		if len(m.Prefill) == 0 && !m.PrefillFrom.On() && !either && !growing {
 			v.add(key+".prefill", "is empty", "at least one engine for connector "+m.Connector)
 		}
-		if len(m.Decode) == 0 && !m.DecodeFrom.On() && !growing {
+		if len(m.Decode) == 0 && !m.DecodeFrom.On() && !either && !growing {
 			v.add(key+".decode", "is empty", "at least one engine for connector "+m.Connector)
 		}
-		if len(m.Engines) != 0 || m.EnginesFrom.On() {
+		if either && !conn.Traits().EitherRole {
 			v.add(key+".engines", "is set", "prefill and decode for connector "+m.Connector)
 		}
 	default:

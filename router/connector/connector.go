@@ -39,6 +39,7 @@ type Traits struct {
 	drains          bool
 	RequiresSplit   bool // a decode engine serves no request alone
 	Handshakes      bool // two engines shake hands before they hand anything over
+	EitherRole      bool // an engine may be prefill of one request and decode of another
 	Publishes       bool // engines publish records with the gateway, and have control routes
 	Cancels         bool // both engines can be told at any time that a transfer is over
 	Writes          bool // prefill writes into decode's blocks, and no engine tells the gateway when

@@ -13,7 +13,7 @@ import (
 // ends, both are canceled at once and both legs are closed.
 type plane struct{}
 
-var planeTraits = Traits{Name: NameKVPlane, Mode: dispatch.Together, Handshakes: true, Publishes: true, Cancels: true}
+var planeTraits = Traits{Name: NameKVPlane, Mode: dispatch.Together, Handshakes: true, EitherRole: true, Publishes: true, Cancels: true}
 
 func (plane) Traits() *Traits { return &planeTraits }
 

@@ -8,7 +8,7 @@ import "pdrouter/router/dispatch"
 type pull struct{}
 
 var pullTraits = Traits{
-	Name: NamePull, Mode: dispatch.InTurn, drains: true, Handshakes: true, Reads: true, TakesTokenIDs: true,
+	Name: NamePull, Mode: dispatch.InTurn, drains: true, Handshakes: true, EitherRole: true, Reads: true, TakesTokenIDs: true,
 	Stock: &StockTraits{TransferMode: "pull", Needs: "want vLLM 0.13.0 or newer with NixlConnector"},
 }
 

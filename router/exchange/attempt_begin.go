@@ -36,7 +36,7 @@ func (x *Exchange) plan() dispatch.Event {
 			return e
 		}
 	case retry && !waited && x.doubles(choice) && !x.m.Retries.Retry(time.Now()):
-		if choice, f = x.selectEngines(x.excluded.With(x.m.Prefill)); choice.Decode < 0 || x.doubles(choice) {
+		if choice, f = x.selectAlone(x.excluded); choice.Decode < 0 || x.doubles(choice) {
 			return x.overBudget()
 		}
 	}
@@ -124,8 +124,7 @@ func (x *Exchange) noEngine(c policies.Choice) dispatch.Event {
 // selectEngines selects engines for the request, without the excluded. If prefill has handed nothing off, it prefers decode alone.
 func (x *Exchange) selectEngines(not fleet.Excluded) (policies.Choice, policies.Fleet) {
 	if x.noHandOff {
-		if c, f := x.selectWithout(not.With(x.m.Prefill), false); c.Decode >= 0 {
-			c.Reason = fleet.NoHandOff
+		if c, f := x.selectAlone(not); c.Decode >= 0 {
 			return c, f
 		}
 	}
@@ -135,6 +134,21 @@ func (x *Exchange) selectEngines(not fleet.Excluded) (policies.Choice, policies.
 // selectWithout asks the fleet once. With busy it may answer with engines that have asked for no requests now, if no others are left.
 func (x *Exchange) selectWithout(not fleet.Excluded, busy bool) (policies.Choice, policies.Fleet) {
 	x.selection.Begin(not, busy)
+	return x.choose()
+}
+
+// selectAlone asks the fleet once, for engines that serve the request alone.
+func (x *Exchange) selectAlone(not fleet.Excluded) (policies.Choice, policies.Fleet) {
+	x.selection.Begin(not, false)
+	x.selection.WithoutPrefill()
+	c, f := x.choose()
+	if x.noHandOff && c.Decode >= 0 {
+		c.Reason = fleet.NoHandOff
+	}
+	return c, f
+}
+
+func (x *Exchange) choose() (policies.Choice, policies.Fleet) {
 	q := policies.Request{Model: x.m.Name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable)}
 	x.selection.FindPrompt(x.b) // does nothing unless the policy looks at prefixes
 	return x.selection.Choose(q)

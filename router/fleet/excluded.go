@@ -70,17 +70,6 @@ func (t Excluded) Soonest() (d time.Duration) {
 	return d
 }
 
-// With returns t and those engines.
-func (t Excluded) With(engines []*Engine) Excluded {
-	t = slices.Clone(t)
-	for _, e := range engines {
-		if !t.Has(e) {
-			t = append(t, exclusion{e: e})
-		}
-	}
-	return t
-}
-
 // Without returns t without those engines.
 func (t Excluded) Without(engines []*Engine) Excluded {
 	return slices.DeleteFunc(slices.Clone(t), func(f exclusion) bool { return slices.Contains(engines, f.e) })

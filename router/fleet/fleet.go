@@ -30,6 +30,7 @@ import (
 	"pdrouter/router/admission"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/dispatch"
 	"pdrouter/router/upstream"
 )
 
@@ -89,7 +90,7 @@ type Model struct {
 	Connector             connector.Connector
 	Prefill               []*Engine
 	Decode                []*Engine // the aggregated engines for connector none
-	Pairs                 []*Pair   // prefill by prefill; empty if the engines need no handshake
+	Pairs                 []*Pair   // prefill by prefill, also of an engine of either role with itself; empty if the engines need no handshake
 	turn                  atomic.Uint64
 	Retries               *admission.RetryBudget  // outlives a reload
 	ForwardsAuthorization bool                    // its engines receive the clients' credentials
@@ -132,6 +133,14 @@ func (m *Model) takers() (n int, comes bool) {
 	return n, comes
 }
 
+// either are the lists of engines of either role: where no engine hands anything off, they decode.
+func (m *Model) either() []*[]*Engine {
+	if m.Connector.Traits().Mode == dispatch.Alone {
+		return []*[]*Engine{&m.Decode}
+	}
+	return []*[]*Engine{&m.Prefill, &m.Decode}
+}
+
 // PairAt returns the pair of the engines with these indices. Only models whose engines shake hands have pairs.
 func (m *Model) PairAt(p, d int) *Pair { return m.Pairs[p*len(m.Decode)+d] }
 
@@ -154,11 +163,11 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 		for _, list := range []struct {
 			key  string
 			from []config.Engine
-			to   *[]*Engine
+			to   []*[]*Engine
 			role metadata.Role
 		}{
-			{"prefill", mc.Prefill, &m.Prefill, metadata.Prefill}, {"decode", mc.Decode, &m.Decode, metadata.Decode},
-			{"engines", mc.Engines, &m.Decode, metadata.Both},
+			{"prefill", mc.Prefill, []*[]*Engine{&m.Prefill}, metadata.Prefill}, {"decode", mc.Decode, []*[]*Engine{&m.Decode}, metadata.Decode},
+			{"engines", mc.Engines, m.either(), metadata.Both},
 		} {
 			for j, entry := range list.from {
 				secure, err := entry.TLS.Load(f.Secrets)
@@ -197,7 +206,9 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 					if secure != nil {
 						f.secured[e] = secure
 					}
-					*list.to = append(*list.to, e)
+					for _, to := range list.to {
+						*to = append(*to, e)
+					}
 					f.Engines = append(f.Engines, e)
 					f.named[e.Name] = e
 					if e.RankOf != "" {
@@ -214,12 +225,11 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 					if c == nil || c.Model != m.Name || c.Connector != m.Connector || c.Prefill != p || c.Decode != d {
 						c = &Pair{Model: m.Name, Connector: m.Connector, Prefill: p, Decode: d}
 					}
-					m.Pairs = append(m.Pairs, c)
+					if m.Pairs = append(m.Pairs, c); p != d {
+						f.Pairs = append(f.Pairs, c)
+						f.pairs[[2]string{p.Name, d.Name}] = c
+					}
 				}
-			}
-			f.Pairs = append(f.Pairs, m.Pairs...)
-			for _, c := range m.Pairs {
-				f.pairs[[2]string{c.Prefill.Name, c.Decode.Name}] = c
 			}
 		}
 		f.Models[m.Name] = m

@@ -32,6 +32,7 @@ type Selection struct {
 	provenOnly    bool // only engines that have answered since they are known
 	panicMode     bool // also ejected engines, as no other is left
 	overloadedToo bool // also engines that have asked for a pause, if no other is left
+	noPrefill     bool // no prefill engine
 
 	shape     openai.Shape // of the request's route
 	noHandOff bool         // a pair was left out because its prefill engine hands nothing off
@@ -63,8 +64,11 @@ func (k *Selection) Init(f *Fleet, m *Model, shape openai.Shape, pin *Engine, ad
 // Begin begins a choice among all engines but the excluded. With overloadedToo it may be one that has asked for no requests now, if no
 // other is left.
 func (k *Selection) Begin(excluded Excluded, overloadedToo bool) {
-	k.Now, k.excluded, k.panicMode, k.overloadedToo = time.Now(), excluded, false, overloadedToo
+	k.Now, k.excluded, k.panicMode, k.overloadedToo, k.noPrefill = time.Now(), excluded, false, overloadedToo, false
 }
+
+// WithoutPrefill leaves all prefill engines out of the choice that has begun. Engines of either role may still decode.
+func (k *Selection) WithoutPrefill() { k.noPrefill = true }
 
 // Choose chooses the engines of a request.
 func (k *Selection) Choose(q policies.Request) (policies.Choice, policies.Fleet) {
@@ -100,6 +104,9 @@ func (k *Selection) view() (f policies.Fleet, prefill, decode bool) {
 	f.Decode, decode = k.list(k.decodeRoom[:0], k.m.Decode, k.f.health.PanicPercent)
 	if k.m.Connector.Traits().Handshakes {
 		f.Pairable = k.pairable
+	}
+	for i := range f.Prefill {
+		f.Prefill[i].Usable = f.Prefill[i].Usable && !k.noPrefill
 	}
 	f.Forecast = k.forecast()
 	k.filter(&f) // changes nothing unless one engine is pinned or an adapter is named
@@ -210,6 +217,9 @@ func (k *Selection) pairable(p, d int) bool {
 }
 
 func (k *Selection) splits(c *Pair) bool {
+	if c.Prefill == c.Decode { // of either role: it has nothing to hand to itself
+		return false
+	}
 	if !c.Prefill.HandOff.lets(k.shape, k.Now) {
 		k.noHandOff = true
 		return false
