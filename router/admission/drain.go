@@ -19,8 +19,8 @@ const (
 // were taken, by the requests that ended. Requests that are still under way count with the time so far. It reads no clock. The zero value
 // knows nothing.
 type drain struct {
-	taken   float64 // seconds that places were taken, all places added up; of the last few minutes
-	ended   float64 // requests that ended in the same time
+	taken   float64 // seconds that places were taken, all places added up; of the last few minutes, or since about one request ended
+	ended   float64 // requests that ended in the same time; 0 until the first has, then about 1 at least
 	decayed time.Duration
 }
 
@@ -29,6 +29,7 @@ func (d *drain) pass(dt time.Duration, running int) {
 	d.taken += dt.Seconds() * float64(running)
 	if d.decayed += dt; d.decayed >= time.Second { // not each time: it would cost each request two powers
 		left := math.Exp2(-float64(d.decayed) / float64(drainHalfLife))
+		left = max(left, 1/max(d.ended, 1)) // a request counts at least: if they end rarely, or not any more, what is known is all there is
 		d.taken, d.ended, d.decayed = d.taken*left, d.ended*left, 0
 	}
 }
@@ -42,7 +43,7 @@ func (d *drain) of(n, places int) time.Duration {
 	switch {
 	case places <= 0:
 		return longestRetry
-	case d.ended < 1:
+	case d.ended == 0:
 		return 0
 	}
 	each := d.taken / d.ended // seconds

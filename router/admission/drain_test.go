@@ -178,3 +178,47 @@ func TestRetryAfterBounds(t *testing.T) {
 		t.Errorf("two requests kept a place for 400 ms each, 6 are asked for of 3: got %v; want 800ms", got)
 	}
 }
+
+// TestRetryAfterOfRareEnds has requests that end so rarely, or not any more, that less than one counts: the time is still known.
+func TestRetryAfterOfRareEnds(t *testing.T) {
+	seconds := func(d *drain, n, running int) {
+		for range n {
+			d.pass(time.Second, running)
+		}
+	}
+	t.Run("slow requests", func(t *testing.T) {
+		var d drain
+		for range 20 { // four places, each request keeps its own for four minutes
+			seconds(&d, 60, 4)
+			d.done()
+		}
+		for age := range 60 {
+			if got := d.of(1, 4); got < 50*time.Second {
+				t.Fatalf("%d s after the last end: got %v; want about a minute", age, got)
+			}
+			seconds(&d, 1, 4)
+		}
+	})
+	t.Run("engines stall", func(t *testing.T) {
+		var d drain
+		for range 60 {
+			seconds(&d, 1, 4)
+			d.done()
+		}
+		seconds(&d, 600, 4)
+		if got := d.of(5, 4); got != longestRetry {
+			t.Errorf("no request has ended for ten minutes: got %v; want %v", got, longestRetry)
+		}
+	})
+	t.Run("after a pause", func(t *testing.T) {
+		var d drain
+		for range 60 {
+			seconds(&d, 1, 4)
+			d.done()
+		}
+		seconds(&d, 24*3600, 0)
+		if got := d.of(4, 4); got < 3*time.Second || got > 5*time.Second {
+			t.Errorf("a request took 4 s a day ago: got %v; want about 4s", got)
+		}
+	})
+}
