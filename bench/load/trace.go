@@ -44,7 +44,22 @@ func ReadTrace(r io.Reader) ([]Request, error) {
 	if len(trace) == 0 {
 		return nil, errors.New("bench: trace: it has no line")
 	}
-	for i, begin := 0, trace[0].At; i < len(trace); i++ {
+	return fromFirst(trace)
+}
+
+// Bounds of a trace: sums of what it says stay far from the end of 64 bits, and one line cannot take all memory.
+const (
+	mostTraceTokens = 1 << 24 // of a prompt, and of an answer
+	mostTraceTime   = 10 * 365 * 24 * time.Hour
+)
+
+// fromFirst has the times of a trace, which is in order, count from its first request.
+func fromFirst(trace []Request) ([]Request, error) {
+	begin := trace[0].At
+	if lasts := trace[len(trace)-1].At - begin; lasts > mostTraceTime {
+		return nil, fmt.Errorf("bench: trace: its first and its last request are %v apart; want at most %v", lasts, mostTraceTime)
+	}
+	for i := range trace {
 		trace[i].At -= begin
 	}
 	return trace, nil
@@ -60,7 +75,9 @@ func traceLine(line []byte) (Request, error) {
 	}
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&l); err != nil {
+	if err := d.Decode(&l); errors.Is(err, io.EOF) {
+		return Request{}, errors.New("it is empty; want a JSON object")
+	} else if err != nil {
 		return Request{}, err
 	}
 	if _, err := d.Token(); err != io.EOF {
@@ -71,8 +88,8 @@ func traceLine(line []byte) (Request, error) {
 		return Request{}, errors.New("want timestamp, input_length, output_length and hash_ids")
 	case *l.Timestamp < 0 || *l.Timestamp > int64(1<<62/time.Millisecond):
 		return Request{}, fmt.Errorf("timestamp is %d", *l.Timestamp)
-	case *l.Input < 1 || *l.Output < 1:
-		return Request{}, fmt.Errorf("input_length is %d and output_length %d; want at least 1", *l.Input, *l.Output)
+	case *l.Input < 1 || *l.Output < 1 || *l.Input > mostTraceTokens || *l.Output > mostTraceTokens:
+		return Request{}, fmt.Errorf("input_length is %d and output_length %d; want 1 to %d", *l.Input, *l.Output, mostTraceTokens)
 	case len(l.Hashes) != (*l.Input-1)/TraceBlock+1:
 		return Request{}, fmt.Errorf("%d hash_ids for %d tokens; want one for each %d", len(l.Hashes), *l.Input, TraceBlock)
 	case slices.Min(l.Hashes) < 0:
@@ -116,8 +133,10 @@ func SpreadOut(trace []Request) []Request {
 		if to < len(out) {
 			step = trace[to].At - trace[from].At
 		}
+		n := time.Duration(to - from)
 		for i := from; i < to; i++ {
-			out[i].At += step * time.Duration(i-from) / time.Duration(to-from)
+			nth := time.Duration(i - from)
+			out[i].At += step/n*nth + step%n*nth/n // step*nth may be too large
 		}
 		from = to
 	}

@@ -2,6 +2,7 @@ package load
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -24,9 +25,15 @@ var csvTraces = []struct{ at, input, output string }{
 // first request. A trace in CSV does not say which prompts begin alike, so none do. Its requests without an answer are left out.
 func ReadAnyTrace(r io.Reader) ([]Request, error) {
 	in := bufio.NewReader(r)
+	if first, _ := in.Peek(len(byteOrderMark)); string(first) == byteOrderMark {
+		in.Discard(len(byteOrderMark)) // which are there
+	}
 	first, err := in.Peek(1)
+	if errors.Is(err, io.EOF) {
+		return nil, errors.New("bench: trace: it is empty")
+	}
 	if err != nil {
-		return nil, fmt.Errorf("bench: trace: it is empty: %w", err)
+		return nil, fmt.Errorf("bench: trace: %w", err)
 	}
 	if first[0] == '{' {
 		return ReadTrace(in)
@@ -37,7 +44,6 @@ func ReadAnyTrace(r io.Reader) ([]Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bench: trace: %w", err)
 	}
-	head[0] = strings.TrimPrefix(head[0], "\ufeff") // as spreadsheets write it
 	at, input, output := -1, -1, -1
 	for _, f := range csvTraces {
 		if at = slices.Index(head, f.at); at >= 0 {
@@ -46,7 +52,7 @@ func ReadAnyTrace(r io.Reader) ([]Request, error) {
 		}
 	}
 	if at < 0 || input < 0 || output < 0 {
-		return nil, fmt.Errorf("bench: trace: its columns are %s; want JSON lines of Mooncake's traces, or %s, %s and %s (Azure), or %s, %s and %s (BurstGPT)", strings.Join(head, ", "),
+		return nil, fmt.Errorf("bench: trace: its columns are %.200q; want JSON lines of Mooncake's traces, or %s, %s and %s (Azure), or %s, %s and %s (BurstGPT)", strings.Join(head, ", "),
 			csvTraces[0].at, csvTraces[0].input, csvTraces[0].output, csvTraces[1].at, csvTraces[1].input, csvTraces[1].output)
 	}
 	var trace []Request
@@ -75,15 +81,12 @@ func ReadAnyTrace(r io.Reader) ([]Request, error) {
 	if len(trace) == 0 {
 		return nil, errors.New("bench: trace: it has no request with an answer")
 	}
-	slices.SortStableFunc(trace, func(a, b Request) int { return int(max(-1, min(1, a.At-b.At))) })
-	for i, begin := 0, trace[0].At; i < len(trace); i++ {
-		trace[i].At -= begin
-	}
-	return trace, nil
+	slices.SortStableFunc(trace, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
+	return fromFirst(trace)
 }
 
-// mostTraceTokens bounds a prompt and an answer of a trace.
-const mostTraceTokens = 1 << 24
+// byteOrderMark is what spreadsheets write at the beginning of a file.
+const byteOrderMark = "\ufeff"
 
 // csvRequest reads a line. Its time is from any moment.
 func csvRequest(at, input, output string) (Request, error) {
@@ -95,7 +98,7 @@ func csvRequest(at, input, output string) (Request, error) {
 		t.At = time.Duration(seconds * float64(time.Second))
 	} else {
 		when, err := time.Parse("2006-01-02 15:04:05.999999999", strings.TrimSuffix(at, "+00:00"))
-		if err != nil {
+		if err != nil || when.Year() < 1970 || when.Year() > 2099 {
 			return Request{}, fmt.Errorf("the time is %q; want seconds, or 2023-11-16 18:15:46.68", at)
 		}
 		t.At = time.Duration(when.UnixNano())

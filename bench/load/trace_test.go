@@ -47,7 +47,7 @@ func TestTraceOfAnyDay(t *testing.T) {
 func TestReadTraceRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ line, want string }{
 		"no object":       {`[1]`, "cannot unmarshal"},
-		"an empty line":   {``, "EOF"},
+		"an empty line":   {``, "it is empty; want a JSON object"},
 		"cut":             {`{"timestamp": 3001, "input_len`, "unexpected EOF"},
 		"two objects":     {`{"timestamp":3001,"input_length":1,"output_length":1,"hash_ids":[0]} {}`, "behind the object"},
 		"unknown":         {`{"timestamp":3001,"input_length":1,"output_length":1,"hash_ids":[0],"model":"x"}`, `unknown field "model"`},
@@ -58,6 +58,7 @@ func TestReadTraceRefuses(t *testing.T) {
 		"half a ms":       {`{"timestamp":3001.5,"input_length":1,"output_length":1,"hash_ids":[0]}`, "cannot unmarshal"},
 		"too late":        {`{"timestamp":9223372036854775807,"input_length":1,"output_length":1,"hash_ids":[0]}`, "timestamp is 9223372036854775807"},
 		"no prompt":       {`{"timestamp":3001,"input_length":0,"output_length":1,"hash_ids":[]}`, "input_length is 0"},
+		"a long answer":   {`{"timestamp":3001,"input_length":1,"output_length":10000000000000,"hash_ids":[0]}`, "output_length 10000000000000; want 1 to 16777216"},
 		"no answer":       {`{"timestamp":3001,"input_length":1,"output_length":0,"hash_ids":[0]}`, "output_length 0"},
 		"too few ids":     {`{"timestamp":3001,"input_length":513,"output_length":1,"hash_ids":[0]}`, "1 hash_ids for 513 tokens"},
 		"too many ids":    {`{"timestamp":3001,"input_length":512,"output_length":1,"hash_ids":[0,1]}`, "2 hash_ids for 512 tokens"},

@@ -140,6 +140,9 @@ func (r *replay) ask(t load.Request, o *load.Outcome) error {
 	r.look(t, now)
 	r.turn++
 	choice := r.Policy.Choose(q, r.view, policies.Draw{Turn: r.turn, Random: r.draws.Uint64()})
+	if choice.Decode < 0 {
+		return fmt.Errorf("bench: simulate: on %s the policy refuses a prompt of %d tokens (%s); want one that serves every request there", r.Layout, t.Input, choice.Reason)
+	}
 	decode := r.decode[choice.Decode]
 	last := &sim.ModelSeq{Prompt: t.Input, Answer: t.Output, Hashes: blockHashes(t)}
 	answer := &leg{engine: decode, outcome: o, ttft: float64(choice.TTFT)}

@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/bench/load"
 	"pdrouter/bench/sim"
+	"pdrouter/policies"
 )
 
 var slo = load.SLO{Ttft: 2 * time.Second, Tpot: 50 * time.Millisecond}
@@ -59,7 +60,12 @@ func TestCostBesideOthers(t *testing.T) {
 			t.Errorf("at %g/s: a part of %v was split", rate, own.Split)
 		}
 	}
-	again, err := s.row(context.Background(), s.Mixes[0], 1.5, cost, must(s.loads(s.Mixes[0], 1.5)))
+	window, loads, err := s.loads(s.Mixes[0], 1.5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := s.row(context.Background(), s.Mixes[0], 1.5, cost, loads)
+	again.Window = window.Seconds()
 	i := slices.IndexFunc(rows, func(r Row) bool { return r.Policy == "cost" })
 	if d := cmp.Diff(rows[i], again); d != "" || err != nil {
 		t.Errorf("the same again (-first +second): %v %s", err, d)
@@ -72,11 +78,37 @@ func TestCostBesideOthers(t *testing.T) {
 	}
 }
 
-func must[T any](x T, err error) T {
+// TestRefusedByPolicy: a policy that refuses a request on a layout is an error that says so.
+func TestRefusedByPolicy(t *testing.T) {
+	reject, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{OnNoPrefill: "reject"}}})
 	if err != nil {
-		panic(err)
+		t.Fatal(err)
 	}
-	return x
+	_, err = Replay(Setup{Layout: Layout{Either: 1}, Costs: costs(t), Budget: 2048, Policy: reject}, []load.Request{{Input: 600, Output: 3, Blocks: []int{1, 2}}})
+	want := "bench: simulate: on 1E the policy refuses a prompt of 600 tokens (no_pair); want one that serves every request there"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v; want %s", err, want)
+	}
+}
+
+// TestShortTrace: a trace that is shorter than the window at a rate is replayed to its end, and the row says how long that was.
+func TestShortTrace(t *testing.T) {
+	cost, err := Cost(4, slo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Sweep{Trace: make([]load.Request, 101), Mixes: []Mix{{"recorded", 1, 1, []float64{2}}}, Systems: []System{cost}, Seeds: 1, Window: time.Minute, Costs: costs(t), SLO: slo}
+	for i := range s.Trace {
+		s.Trace[i] = load.Request{At: time.Duration(i) * time.Second, Input: 1, Output: 1, Blocks: []int{i}}
+	}
+	if rows, err := s.Run(context.Background(), nil); err != nil || len(rows) != 1 || rows[0].Window < 20 || rows[0].Window > 20.5 || rows[0].Requests != 40 {
+		t.Errorf("got %+v, %v; want 40 requests in about 20 s", rows, err)
+	}
+	s.Trace = s.Trace[:1]
+	want := "bench: simulate: 2 requests a second in 0s of the trace, which has 1 requests, are none; want a longer window or trace"
+	if rows, err := s.Run(context.Background(), nil); err == nil || err.Error() != want {
+		t.Errorf("got %+v, %v; want %s", rows, err, want)
+	}
 }
 
 // TestPredictions are of the time to first tokens on engines with little to do.

@@ -51,7 +51,8 @@ type System struct {
 // Row is what a system has come to with a mix at a rate, in the mean of seeds. Times are in seconds.
 type Row struct {
 	Mix        string  `json:"mix"`
-	Rate       float64 `json:"rate"` // requests a second
+	Rate       float64 `json:"rate"`   // requests a second
+	Window     float64 `json:"window"` // the time in which they come: the sweep's, or as long as the trace lasts at this rate
 	Layout     string  `json:"layout"`
 	Policy     string  `json:"policy"`
 	Goodput    float64 `json:"goodput"`    // requests a second that kept their objective, until the last answer
@@ -88,7 +89,7 @@ func (s *Sweep) Run(ctx context.Context, done func(rows, of int)) ([]Row, error)
 	}
 	for _, m := range s.Mixes {
 		for _, rate := range m.Rates {
-			loads, err := s.loads(m, rate)
+			window, loads, err := s.loads(m, rate)
 			if err != nil {
 				return nil, err
 			}
@@ -97,6 +98,7 @@ func (s *Sweep) Run(ctx context.Context, done func(rows, of int)) ([]Row, error)
 				if err != nil {
 					return nil, err
 				}
+				row.Window = window.Seconds()
 				if rows = append(rows, row); done != nil {
 					done(len(rows), of)
 				}
@@ -106,22 +108,24 @@ func (s *Sweep) Run(ctx context.Context, done func(rows, of int)) ([]Row, error)
 	return rows, nil
 }
 
-// loads are the requests of each seed. The trace is made as much faster as it needs to be for seeds to choose other sessions of it.
-func (s *Sweep) loads(m Mix, rate float64) ([][]load.Request, error) {
-	const spare = 2.5 // times as many requests as are chosen
+// Spare is how many times as many requests the trace has in a window as are chosen, so that seeds choose other sessions of it.
+const Spare = 2.5
+
+// loads are the requests of each seed, and the time in which they come. The trace is made as much faster as Spare needs.
+func (s *Sweep) loads(m Mix, rate float64) (time.Duration, [][]load.Request, error) {
 	last := s.Trace[len(s.Trace)-1].At
 	native := float64(len(s.Trace)) / max(last.Seconds(), 1e-3)
-	trace := load.Quicker(s.Trace, max(1, spare*rate/native))
+	trace := load.Quicker(s.Trace, max(1, Spare*rate/native))
 	window := min(s.Window, trace[len(trace)-1].At)
 	var loads [][]load.Request
 	for seed := range s.Seeds {
 		taken := m.Of(load.AtRate(trace, window, rate, uint64(1+seed)))
 		if len(taken) == 0 {
-			return nil, fmt.Errorf("bench: simulate: the trace has no request in %v at %g a second", window, rate)
+			return 0, nil, fmt.Errorf("bench: simulate: %g requests a second in %v of the trace, which has %d requests, are none; want a longer window or trace", rate, window, len(s.Trace))
 		}
 		loads = append(loads, taken)
 	}
-	return loads, nil
+	return window, loads, nil
 }
 
 func (s *Sweep) row(ctx context.Context, m Mix, rate float64, sys System, loads [][]load.Request) (Row, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -35,9 +36,10 @@ Request tokens, Response tokens). Without --trace it is made: conversations in t
 	trace := f.String("trace", "", "the trace `FILE`")
 	layout := f.String("layout", "", "engines by role of the configuration's policy, such as 2P2D, 4D or 4E (either role); default: --engines of either role")
 	engines := f.Int("engines", 4, "the `number` of engines")
-	rates := f.Float64Slice("rate", nil, "requests a second; default: six rates for each mix, to more than the engines can do")
-	mixes := f.StringSlice("mix", nil, "recorded, prompts/4 or answers*4; default: all")
-	seeds := f.Int("seeds", 10, "how many choices of the trace's sessions are replayed")
+	rates := f.Float64Slice("rate", nil, "`rates`, in requests a second, commas between; default: six for each mix, to more than the engines can do")
+	f.Lookup("rate").DefValue = "" // pflag would print []
+	mixes := f.StringSlice("mix", nil, "`names` of mixes, commas between: recorded, prompts/4 (prompts a quarter as long) or answers*4; default: all")
+	seeds := f.Int("seeds", 10, "how many choices of the trace's sessions are replayed (1 to 1000)")
 	window := f.Duration("window", 2*time.Minute, "the time of the engines in which requests come")
 	ttft := f.Duration("ttft", 2*time.Second, "the objective: `time` to the first token")
 	itl := f.Duration("itl", 50*time.Millisecond, "the objective: `time` between tokens, in the mean of an answer")
@@ -47,19 +49,27 @@ Request tokens, Response tokens). Without --trace it is made: conversations in t
 		bad := func(format string, args ...any) error {
 			return usageError{fmt.Errorf(format, args...), c.CommandPath()}
 		}
-		if *engines < 1 || *engines > 64 || *seeds < 1 || *window <= 0 || *ttft <= 0 || *itl <= 0 {
-			return bad("want 1 to 64 engines, at least one seed, and times of more than 0")
+		switch {
+		case *engines < 1 || *engines > 64:
+			return bad("--engines %d; want 1 to 64", *engines)
+		case *seeds < 1 || *seeds > 1000:
+			return bad("--seeds %d; want 1 to 1000", *seeds)
+		}
+		for name, d := range map[string]time.Duration{"window": *window, "ttft": *ttft, "itl": *itl} {
+			if d <= 0 {
+				return bad("--%s %v; want more than 0", name, d)
+			}
 		}
 		s := simulate.Sweep{Seeds: *seeds, Window: *window, SLO: load.SLO{Ttft: *ttft, Tpot: *itl}}
 		var err error
 		if s.Costs, err = sim.CostsOf("llama-3.3-70b-4xh100"); err != nil {
 			return err
 		}
-		if s.Trace, err = readTrace(*trace); err != nil {
-			return err
-		}
 		if s.Mixes, err = mixesOf(*mixes, *rates, *engines); err != nil {
 			return bad("%w", err)
+		}
+		if s.Trace, err = readTrace(*trace, s.Mixes, *window); err != nil {
+			return err
 		}
 		cost, err := simulate.Cost(*engines, s.SLO)
 		if err != nil {
@@ -89,21 +99,31 @@ Request tokens, Response tokens). Without --trace it is made: conversations in t
 			s.Systems = append(s.Systems, baselines...)
 		}
 		rows, err := s.Run(c.Context(), nil)
+		if c.Context().Err() != nil {
+			return errors.New("interrupted")
+		}
 		if err != nil {
 			return err
 		}
 		if output.json() {
 			return printJSON(c.OutOrStdout(), rows)
 		}
-		return printSimulation(c.OutOrStdout(), rows)
+		return printSimulation(c.OutOrStdout(), rows, *window)
 	}
 	return c
 }
 
-// readTrace reads a trace, or makes one.
-func readTrace(path string) ([]load.Request, error) {
+// mostMade bounds the requests of a trace that is made: a request's ids are about 200 bytes.
+const mostMade = 100_000
+
+// readTrace reads a trace, or makes one that is long enough for the highest rate.
+func readTrace(path string, mixes []simulate.Mix, window time.Duration) ([]load.Request, error) {
 	if path == "" {
-		return load.MadeTrace(8000, 1), nil
+		n := 8000.0
+		for _, m := range mixes {
+			n = max(n, 1.1*simulate.Spare*slices.Max(m.Rates)*window.Seconds()) // its rate varies by less than a tenth
+		}
+		return load.MadeTrace(int(min(n, mostMade)), 1), nil
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -148,8 +168,8 @@ func mixesOf(names []string, rates []float64, engines int) ([]simulate.Mix, erro
 	return out, nil
 }
 
-// printSimulation prints the rows, and what cost comes to beside the best of the others.
-func printSimulation(out io.Writer, rows []simulate.Row) error {
+// printSimulation prints the rows, where requests came for less than the window, and what cost comes to beside the best of the others.
+func printSimulation(out io.Writer, rows []simulate.Row, window time.Duration) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, line := range simulate.Table(rows) {
 		fmt.Fprintln(w, strings.Join(line, "\t"))
@@ -157,7 +177,12 @@ func printSimulation(out io.Writer, rows []simulate.Row) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "part of the requests that keep their objective, and the 99th percentile of the times between tokens in ms; mean of %d seeds; P prefill, D decode, E either role\n", rows[0].Seeds)
+	fmt.Fprintf(out, "part of the requests that keep their objective, and the 99th percentile of the times between tokens in ms; number of seeds: %d; P prefill, D decode, E either role\n", rows[0].Seeds)
+	for i, r := range rows {
+		if r.Window < window.Seconds() && (i == 0 || rows[i-1].Mix != r.Mix || rows[i-1].Rate != r.Rate) {
+			fmt.Fprintf(out, "%s at %g/s: requests come for %.3g s, not for %v: the trace has no more\n", r.Mix, r.Rate, r.Window, window)
+		}
+	}
 	for _, line := range simulate.Verdicts(rows) {
 		fmt.Fprintln(out, line)
 	}
