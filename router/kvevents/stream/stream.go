@@ -119,6 +119,9 @@ func (s *State) Step(e Event, out []Action) []Action {
 		return s.replay(out)
 	}
 	s.phase = live
+	if s.hole {
+		return s.forget(out)
+	}
 	return out
 }
 

@@ -91,6 +91,28 @@ func TestScripts(t *testing.T) {
 	golden.Equal(t, "testdata/scripts.txt", got.String())
 }
 
+// TestHoleThatStays has every replay lack the same batch: once the stream asks no more, what was entered before the hole is forgotten, as the
+// lost batch may have removed it.
+func TestHoleThatStays(t *testing.T) {
+	s := State{Replays: true}
+	actions := s.Step(Event{Kind: Connected}, nil)
+	for asked := 0; !s.Live(); asked++ {
+		if asked > 2*maxRounds {
+			t.Fatalf("%d replays, and no end", asked)
+		}
+		for _, e := range []Event{{Kind: Replayed, Seq: 0}, {Kind: Replayed, Seq: 2}, {Kind: ReplayEnded}} {
+			actions = append(actions, s.Step(e, nil)...)
+		}
+	}
+	entered := false
+	for _, a := range actions {
+		entered = a == Enter || entered && a != Forget
+	}
+	if entered || s.Resets != 1 {
+		t.Errorf("live with a batch before the hole: %v, %d resets; want none and 1", entered, s.Resets)
+	}
+}
+
 // engine is a publisher with a buffer, as the walk has it.
 type engine struct {
 	run  uint64
