@@ -120,6 +120,7 @@ func (r *Router) apply(cfg config.Config, parts Parts, reread bool) error {
 	}
 	r.current.Store(s)
 	r.blocks.SetBound(cfg.Limits.KVIndexBlocks)
+	r.exchanges.Tokens.SetLimit(tokenBytes * cfg.Limits.KVIndexBlocks)
 	s.fleet.IndexAdapters() // what was reported meanwhile was entered into the old fleet
 	for _, e := range old.fleet.Engines {
 		if s.fleet.Engine(e.Name) != e {

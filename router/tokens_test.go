@@ -407,6 +407,30 @@ func TestTokensLearned(t *testing.T) {
 	}
 }
 
+// TestTokensLearnedBound has a change of limits.kv_index_blocks bound what is learned, as it bounds the index of blocks.
+func TestTokensLearnedBound(t *testing.T) {
+	p, g := startTokens(t, "[1,2,3,9]", nil, func(c *config.Config) { c.Models[0].Decode[0].KVEvents.Endpoint = "tcp://127.0.0.1:9" })
+	learned := func(blocks int) int {
+		t.Helper()
+		cfg := p.Config
+		cfg.Limits.KVIndexBlocks = blocks
+		if err := g.Router.Apply(cfg, g.Parts); err != nil {
+			t.Fatal(err)
+		}
+		g.WaitWarm()
+		if r, _ := askTokens(t, p, g, routertest.PathChat, tokenBody); r.Status != 200 {
+			t.Fatalf("status %d: %s", r.Status, r.Body)
+		}
+		g.WaitIdle() // it is learned after the answer
+		return g.Router.Debug().Tokens().Bytes()
+	}
+	for _, blocks := range []int{1, 1000, 1} {
+		if n := learned(blocks); (n > 0) != (blocks > 1) {
+			t.Errorf("%d bytes are learned with room for %d blocks", n, blocks)
+		}
+	}
+}
+
 // TestTokensOfChoices has each of several choices of a chat, which are served one by one, forward what its own prefill leg has answered.
 func TestTokensOfChoices(t *testing.T) {
 	p, g := startTokens(t, tokenIDs, nil, nil)

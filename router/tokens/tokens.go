@@ -41,6 +41,14 @@ func New(limit int) *Map {
 	return m
 }
 
+// SetLimit changes the bound. What is beyond it is forgotten.
+func (m *Map) SetLimit(limit int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.limit = limit
+	m.shrink()
+}
+
 // entry is what is known of prompts that go through one boundary. Its counts are of list's ids, from the first.
 type entry struct {
 	sum   Sum
@@ -115,11 +123,11 @@ func (m *Map) deepest(p Prompt) (*entry, int) {
 // Learn notes the token ids of a prompt. They must not be changed afterwards.
 func (m *Map) Learn(p Prompt, ids []uint32) {
 	now := &list{ids: ids, bytes: p.bytes()}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if len(p) == 0 || len(ids) == 0 || now.size()+len(p)*entrySize > m.limit/4 {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	always, turn := 0, 0 // exact at the boundaries that are new, as any and turn of an entry
 	last, from := m.deepest(p)
 	if last != nil {
@@ -129,6 +137,11 @@ func (m *Map) Learn(p Prompt, ids []uint32) {
 		m.add(&entry{sum: b.Sum, any: always, turn: turn}, now)
 	}
 	m.at[p[len(p)-1].Sum].ends = true
+	m.shrink()
+}
+
+// shrink keeps within the bound.
+func (m *Map) shrink() {
 	for m.used > m.limit {
 		m.remove(m.ring.previous)
 	}

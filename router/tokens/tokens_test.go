@@ -412,6 +412,13 @@ func TestForgotten(t *testing.T) {
 	if len(m.at) != n {
 		t.Error("a prompt as large as the whole map has made it forget the others")
 	}
+	m.SetLimit(limit / 2)
+	if bytes := m.Bytes(); bytes > limit/2 || bytes < limit/4 {
+		t.Errorf("%d bytes after the bound has become %d", bytes, limit/2)
+	}
+	if got, _, _ := m.Lookup(prompt(t, talk(499))); got == nil {
+		t.Error("the newest talk is forgotten with the smaller bound")
+	}
 }
 
 // TestMapConcurrent is for the race detector.
