@@ -58,6 +58,20 @@ func TestCostPolicy(t *testing.T) {
 				if len(e.Paths) == 0 || e.Paths[0].Price > e.Paths[len(e.Paths)-1].Price || !e.Paths[0].Taken {
 					t.Errorf("paths %+v", e.Paths)
 				}
+				_, urgent, _ := explain(t, g, "/explain/v1/completions", body(1, true), "X-Slo-Ttft-Ms", "1")
+				if len(urgent.Paths) == 0 || urgent.Paths[0].Late < 100*e.Paths[0].Late {
+					t.Errorf("paths with an objective of 1 ms: %+v; without: %+v", urgent.Paths, e.Paths)
+				}
+				if code, _, text := explain(t, g, "/explain/v1/completions", body(1, true), "X-Slo-Itl-Ms", "0"); code != 400 || !strings.Contains(text, "X-Slo-Itl-Ms must be milliseconds") {
+					t.Errorf("%d %s", code, text)
+				}
+				if r := g.Post("/v1/completions", body(1, true), "X-Llm-D-Slo-Ttft-Ms", "soon"); r.Status != 400 || !strings.Contains(string(r.Body), "bad_field") && !strings.Contains(string(r.Body), "X-Llm-D-Slo-Ttft-Ms") {
+					t.Errorf("%d %s", r.Status, r.Body)
+				}
+				st := g.Router.Stats()
+				if _, ok := st.Forecasts["tiny"]; !ok || st.Engines[0].Forecast == nil || st.Engines[0].Forecast.Streams != 0 {
+					t.Errorf("forecasts %+v, %+v", st.Forecasts, st.Engines[0].Forecast)
+				}
 				s.CheckNothingHeld(t)
 			})
 		})

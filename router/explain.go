@@ -45,6 +45,12 @@ func (r *Router) explain(w http.ResponseWriter, req *http.Request) {
 	if m.UsesSessions() {
 		session = edge.SessionOf(func(name string) []byte { return []byte(req.Header.Get(name)) }, b)
 	}
+	if m.Forecast != nil {
+		if b.Objective, bad = edge.ObjectiveOf(func(name string) []byte { return []byte(req.Header.Get(name)) }); bad != nil {
+			http.Error(w, bad.Error(), http.StatusBadRequest)
+			return
+		}
+	}
 	e, ok := s.fleet.Explain(m, adapter, b, session)
 	if !ok {
 		http.Error(w, "this gateway's planner does not explain", http.StatusNotImplemented)

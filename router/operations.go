@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/metadata/handshake"
+	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
 	"pdrouter/router/admission"
 	"pdrouter/router/fleet"
@@ -49,20 +50,21 @@ type Stats struct {
 	PairsTotal int                  `json:"pairs_total"`
 	PairsWarm  int                  `json:"pairs_warm"`
 
-	Handshakes handshake.Stats   `json:"-"`
-	Prefixes   *prefixes.Stats   `json:"-"` // nil: no policy looks at prefixes
-	KVEvents   []kvevents.Stats  `json:"-"` // of engines whose blocks are followed
-	TokenBytes int               `json:"-"` // of what was learned of their prompts' token ids
-	Moved      []report.Moved    `json:"-"` // by pairs of engines with a data plane
-	Queues     []QueueStats      `json:"-"`
-	Retries    []RetryStats      `json:"-"`
-	Reclaimed  []reclaim.Freed   `json:"-"`                    // KV that ended requests had leaked and that was freed
-	BodyBytes  int64             `json:"-"`                    // held for request bodies
-	Panics     uint64            `json:"-"`                    // that were outlived, of what runs beside requests
-	Foreign    uint64            `json:"-"`                    // reports of transfers that were not their sender's to make
-	Background int               `json:"-"`                    // background responses that count against their callers' limits
-	PanicModes []fleet.PanicMode `json:"panic_mode,omitempty"` // where engines are used though they are out
-	PairsOut   []fleet.PairOut   `json:"pairs_out,omitempty"`
+	Handshakes handshake.Stats            `json:"-"`
+	Prefixes   *prefixes.Stats            `json:"-"` // nil: no policy looks at prefixes
+	KVEvents   []kvevents.Stats           `json:"-"` // of engines whose blocks are followed
+	TokenBytes int                        `json:"-"` // of what was learned of their prompts' token ids
+	Moved      []report.Moved             `json:"-"` // by pairs of engines with a data plane
+	Queues     []QueueStats               `json:"-"`
+	Retries    []RetryStats               `json:"-"`
+	Reclaimed  []reclaim.Freed            `json:"-"`                    // KV that ended requests had leaked and that was freed
+	BodyBytes  int64                      `json:"-"`                    // held for request bodies
+	Panics     uint64                     `json:"-"`                    // that were outlived, of what runs beside requests
+	Foreign    uint64                     `json:"-"`                    // reports of transfers that were not their sender's to make
+	Background int                        `json:"-"`                    // background responses that count against their callers' limits
+	PanicModes []fleet.PanicMode          `json:"panic_mode,omitempty"` // where engines are used though they are out
+	PairsOut   []fleet.PairOut            `json:"pairs_out,omitempty"`
+	Forecasts  map[string]policies.Demand `json:"-"` // by model, of those whose policy prices paths
 }
 
 // EngineStats is one engine of a Stats.
@@ -75,6 +77,8 @@ type EngineStats struct {
 	State    string  `json:"state"`            // see fleet.Engine.State
 	Why      string  `json:"why,omitempty"`    // why it gets no requests, or fewer
 	Share    float64 `json:"share"`            // of its part of the requests, below 1 in a slow start
+
+	Forecast *fleet.EngineForecast `json:"forecast,omitempty"` // what the policy cost knows of it; nil where no policy asks for that
 
 	Leaked      map[string]int `json:"leaked_blocks,omitempty"`       // blocks that it holds for ended requests, by cause
 	MaybeLeaked int            `json:"maybe_leaked_blocks,omitempty"` // blocks that it may hold for ended requests
@@ -130,8 +134,10 @@ func (r *Router) Stats() Stats {
 		out.Ready = out.Ready || out.Models[name] && !out.Draining
 	}
 	out.Queues, out.Retries = pressureOf(current.fleet)
+	out.Forecasts = current.fleet.Demands(now)
 	for _, e := range current.fleet.Engines {
 		s := EngineStats{Name: e.Name, Of: e.RankOf, Up: !e.Down.Load(), InFlight: e.InFlight.Load(), Ejections: map[string]uint64{}, Leaked: r.reclaim.Leaks.Blocked(e, now), MaybeLeaked: r.reclaim.Leaks.Possible(e, now)}
+		s.Forecast = e.ForecastAt(now)
 		s.State, s.Why, s.Share = e.State(now, *current.cfg.Health.SlowStart)
 		for i := health.InUse + 1; i < health.Ejections; i++ {
 			s.Ejections[i.String()] = e.Health.EjectedFor(i)

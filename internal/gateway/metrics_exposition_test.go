@@ -27,6 +27,7 @@ import (
 	"pdrouter/metadata"
 	"pdrouter/metadata/cache"
 	"pdrouter/metadata/routes"
+	"pdrouter/policies"
 	"pdrouter/policies/prefixes"
 	"pdrouter/router"
 	"pdrouter/router/admission"
@@ -107,7 +108,7 @@ func allMetrics(t *testing.T) *metrics {
 	yes := true
 	set := someKeySet(t)
 	stats := router.Stats{
-		Engines:    []router.EngineStats{{Name: "p", Events: &yes, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Ejections: map[string]uint64{"answers": 1}}},
+		Engines:    []router.EngineStats{{Name: "p", Events: &yes, Forecast: &fleet.EngineForecast{Wait: 1.5, Streams: 2, Prompts: .25}, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Ejections: map[string]uint64{"answers": 1}}},
 		Pairs:      []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads"}},
 		Prefixes:   &prefixes.Stats{},
 		KVEvents:   []kvevents.Stats{{Engine: "p", Age: 1}},
@@ -116,6 +117,7 @@ func allMetrics(t *testing.T) *metrics {
 		Retries:    []router.RetryStats{{Model: "m"}},
 		Reclaimed:  []reclaim.Freed{{Ending: "not_taken", By: "restart"}},
 		PanicModes: []fleet.PanicMode{{Model: "m", Role: "decode"}},
+		Forecasts:  map[string]policies.Demand{"m": {Error: .125}},
 		PairsOut:   []fleet.PairOut{{Prefill: "p", Decode: "d", State: "open"}},
 	}
 	adminapi.New(adminapi.Config{Requests: m.adminRequests})

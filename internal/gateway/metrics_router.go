@@ -67,6 +67,9 @@ func collectQueues(out *telemetry.Scrape, s router.Stats) {
 			out.Set("pdrouter_queue_denied_total", float64(n), q.Model, why)
 		}
 	}
+	for model, d := range s.Forecasts {
+		out.Set("pdrouter_predicted_first_token_error_ratio", d.Error, model)
+	}
 	for _, r := range s.Retries {
 		out.Set("pdrouter_retries_total", float64(r.Made), r.Model, "made")
 		out.Set("pdrouter_retries_total", float64(r.Refused), r.Model, "refused")
@@ -79,6 +82,11 @@ func collectEngines(out *telemetry.Scrape, s router.Stats) {
 		out.Set("pdrouter_engine_state", 1, e.Name, e.State)
 		out.Set("pdrouter_engine_share", e.Share, e.Name)
 		out.Set("pdrouter_engine_requests_in_flight", float64(e.InFlight), e.Name)
+		if f := e.Forecast; f != nil {
+			out.Set("pdrouter_engine_wait_seconds", f.Wait, e.Name)
+			out.Set("pdrouter_engine_streams", float64(f.Streams), e.Name)
+			out.Set("pdrouter_engine_prompt_ratio", f.Prompts, e.Name)
+		}
 		if e.Events != nil {
 			out.SetBool("pdrouter_engine_events", *e.Events, e.Name)
 		}

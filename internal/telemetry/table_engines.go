@@ -26,6 +26,19 @@ func engines() []Subject {
 					Help: "Requests that the gateway has in progress on the engine (legs).",
 				},
 				{
+					Name: "pdrouter_engine_wait_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"engine"},
+					Help: "Predicted time until the engine begins with a prompt that it is given now. Only engines of models with the policy cost have this series.",
+					Use:  "If it is more than the objective on all engines that compute prompts, there are too few of them.",
+				},
+				{
+					Name: "pdrouter_engine_streams", Kind: Gauge, Unit: "requests", Labels: []string{"engine"},
+					Help: "Answers that the engine gives or is to give. Only engines of models with the policy cost have this series.",
+				},
+				{
+					Name: "pdrouter_engine_prompt_ratio", Kind: Gauge, Unit: "ratio", Labels: []string{"engine"},
+					Help: "Part of the last 20 s, at most 0.9, in which the engine computed prompts. Only engines of models with the policy cost have this series.",
+				},
+				{
 					Name: "pdrouter_engine_events", Kind: Gauge, Unit: "boolean", Labels: []string{"engine"},
 					Help: "1 while the event stream of the engine is open. Only engines with the key control have this series.",
 				},

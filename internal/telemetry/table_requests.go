@@ -120,6 +120,11 @@ func requests() []Subject {
 					Use:  "If it is nearly pdrouter_queue_waiting, one tenant has more requests than its share of the places.",
 				},
 				{
+					Name: "pdrouter_predicted_first_token_error_ratio", Kind: Gauge, Unit: "ratio", Labels: []string{"model"},
+					Help: "By which part the time to the first token differs from what the policy cost predicted, in the mean of recent streams; 0.2 before the first.",
+					Use:  "Above 0.5 the policy cost chooses by numbers that do not hold: see /requests, predicted_seconds.",
+				},
+				{
 					Name: "pdrouter_queue_drain_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"model"},
 					Help: "Predicted time until all requests that wait and one more have a place, at most 60 s. Retry-After is made of it. 0: no request has ended yet.",
 				},

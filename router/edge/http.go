@@ -86,6 +86,11 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 			q.Session = q.session
 		}
 	}
+	if q.Model.Forecast != nil {
+		if q.Body.Objective, e = ObjectiveOf(h.Peek); e != nil {
+			return srv.reject(c, ofCaller(e, q.who, q.Model.Name))
+		}
+	}
 	if q.Model.ForwardsAuthorization {
 		q.forwardAuthorization(h)
 	}

@@ -149,7 +149,7 @@ func (x *Exchange) selectAlone(not fleet.Excluded) (policies.Choice, policies.Fl
 }
 
 func (x *Exchange) choose() (policies.Choice, policies.Fleet) {
-	q := policies.Request{Model: x.m.Name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable)}
+	q := policies.Request{Model: x.m.Name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable), Objective: fleet.ObjectiveOf(x.b)}
 	x.selection.FindPrompt(x.b) // does nothing unless the policy looks at prefixes
 	return x.selection.Choose(q)
 }

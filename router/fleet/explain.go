@@ -60,7 +60,7 @@ func (f *Fleet) Explain(m *Model, adapter string, b *openai.Body, session uint64
 	k.Begin(Excluded{}, true)
 	k.FindPrompt(b)
 	defer k.ForgetPrompt()
-	q := k.complete(policies.Request{Model: m.Name, PromptTokens: b.PromptTokens(), Unsplittable: policies.Reason(b.Unsplittable)})
+	q := k.complete(policies.Request{Model: m.Name, PromptTokens: b.PromptTokens(), Unsplittable: policies.Reason(b.Unsplittable), Objective: ObjectiveOf(b)})
 	var stages []policies.Stage
 	ask := func(v policies.Fleet) (c policies.Choice) {
 		c, stages = planner.Explain(q, v, policies.Draw{Turn: m.turn.Load() + 1, Random: rand.Uint64()})

@@ -5,6 +5,7 @@ import (
 
 	"pdrouter/policies"
 	"pdrouter/policies/forecast"
+	"pdrouter/router/openai"
 )
 
 // epoch is the moment from which forecasts count.
@@ -49,6 +50,39 @@ func (f *Fleet) beginForecasts() {
 
 // Forecast is what is forecast of the engine; nil if no policy asks for that.
 func (e *Engine) Forecast() *forecast.Engine { return e.forecast.Load() }
+
+// EngineForecast is what is forecast of an engine, for people.
+type EngineForecast struct {
+	Wait    float64 `json:"wait_seconds"` // until it begins with a prompt that it is given now
+	Streams int     `json:"streams"`      // answers that it gives or is to give
+	Prompts float64 `json:"prompts"`      // the part of its recent time in which it computed prompts
+}
+
+// ForecastAt is what is forecast of the engine; nil if no policy asks for that.
+func (e *Engine) ForecastAt(now time.Time) *EngineForecast {
+	f := e.Forecast()
+	if f == nil {
+		return nil
+	}
+	w := f.Work(Seconds(now))
+	return &EngineForecast{w.Wait, w.Streams, w.Prompts}
+}
+
+// Demands is what is asked of the engines of those models whose policies price paths.
+func (f *Fleet) Demands(now time.Time) map[string]policies.Demand {
+	out := map[string]policies.Demand{}
+	for name, m := range f.Models {
+		if m.Forecast != nil {
+			out[name] = m.Forecast.Demand(Seconds(now))
+		}
+	}
+	return out
+}
+
+// ObjectiveOf is what a request is to keep by itself.
+func ObjectiveOf(b *openai.Body) policies.Objective {
+	return policies.Objective{TTFT: b.Objective.TTFT.Seconds(), ITL: b.Objective.ITL.Seconds()}
+}
 
 // LongGap is how long after another a token of the model's answers is late; 0 if no policy asks for that.
 func (m *Model) LongGap() time.Duration { return time.Duration(m.objective.ITL * float64(time.Second)) }

@@ -10,6 +10,7 @@ package openai
 import (
 	"pdrouter/router/openai/jsonscan"
 	"pdrouter/router/reason"
+	"time"
 )
 
 // maxBodyDepth is how deep a client's objects and arrays may be nested.
@@ -47,8 +48,11 @@ const (
 	UnsplitTruncation = "truncation"
 )
 
+// Objective is what a request is to keep; 0 leaves it to the policy.
+type Objective struct{ TTFT, ITL time.Duration }
+
 // Body is one request's body: the bytes as they came, and what routing needs of them. It is not changed after it is parsed and its caller
-// has set what it adds (Memory, Urgent, Sealed, MediaIDs), so AppendVariant may be called from several goroutines. Raw must
+// has set what it adds (Memory, Urgent, Sealed, MediaIDs, Objective), so AppendVariant may be called from several goroutines. Raw must
 // stay unchanged as long as the body is used: Memory holds it.
 type Body struct {
 	Raw          []byte
@@ -64,7 +68,8 @@ type Body struct {
 	MediaIDs     *Sealer // makes the media ids that both legs carry; nil leaves the client's own
 	Previous     string  // of which kept answer this one is the next; "" if of none
 	Unsplittable string
-	Priority     int // the less the sooner; 0 if absent
+	Objective    Objective // what it is to keep
+	Priority     int       // the less the sooner; 0 if absent
 	Shape        Shape
 	Stream       bool
 	Urgent       bool // who asks may say so: the engines get the priority
