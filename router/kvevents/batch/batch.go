@@ -55,8 +55,11 @@ type Event struct {
 	// block has any.
 	Extra [][]byte
 	// WholePrefix says that the blocks' attention sees the whole prompt, so that they serve any later prompt that begins alike. Blocks of
-	// window and state groups do not.
+	// window and state groups do not. Nor is it said of those of an adapter without a name, as engines from before lora_name (vLLM #27577)
+	// report them: for which prompts they are is not known.
 	WholePrefix bool
+
+	numbered bool // it has a lora_id
 }
 
 // Bounds of one batch: the most that an engine step can say, with room.

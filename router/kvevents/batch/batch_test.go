@@ -74,6 +74,35 @@ func TestBothHashForms(t *testing.T) {
 	}
 }
 
+// TestAdapterWithoutName: engines from before lora_name tell an adapter by its number alone. What its blocks are is not known: they are not those
+// of the model.
+func TestAdapterWithoutName(t *testing.T) {
+	stored := []any{"BlockStored", []any{1}, nil, []int{5, 6}, 2}
+	for _, tt := range []struct {
+		name string
+		more []any // lora_id, medium, lora_name
+		want bool
+	}{
+		{"no adapter, from before media", []any{nil}, true},
+		{"an adapter, from before media", []any{1}, false},
+		{"an adapter, from before names", []any{1, "GPU"}, false},
+		{"an adapter", []any{1, "GPU", "sql"}, true},
+		{"no adapter", []any{nil, "GPU", nil}, true},
+	} {
+		var d Decoder
+		n := 0
+		err := d.Decode(encode(t, append(stored[:len(stored):len(stored)], tt.more...)), func(e *Event) {
+			n++
+			if e.WholePrefix != tt.want {
+				t.Errorf("%s: whole prefix %v; want %v", tt.name, e.WholePrefix, tt.want)
+			}
+		})
+		if err != nil || n != 1 {
+			t.Errorf("%s: %d events, %v", tt.name, n, err)
+		}
+	}
+}
+
 // encode returns a batch of these events.
 func encode(t testing.TB, events ...any) []byte {
 	t.Helper()

@@ -45,6 +45,7 @@ func (d *Decoder) one(r *reader) error {
 			return fmt.Errorf("extra_keys: %w", err)
 		}
 	}
+	e.WholePrefix = e.WholePrefix && (!e.numbered || len(e.LoRA) > 0)
 	return f.err
 }
 
@@ -73,6 +74,9 @@ func (d *Decoder) field(r *reader, e *Event, name string) (err error) {
 		var s []byte
 		s, err = r.textOrNull()
 		e.Medium = mediumOf(s)
+	case "lora_id":
+		e.numbered = r.code() != 0xc0
+		return r.skip(0)
 	case "lora_name":
 		e.LoRA, err = r.textOrNull()
 	case "group_idx":
