@@ -204,7 +204,7 @@ func TestFault53Continued(t *testing.T) {
 			f.mu.Unlock()
 		}
 	}
-	continued := 0
+	continued := int32(0)
 	for seed := range uint64(1000) {
 		rng := rand.New(rand.NewPCG(seed, 53))
 		n := 1 + rng.IntN(20)

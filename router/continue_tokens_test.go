@@ -49,7 +49,7 @@ func TestTokensContinued(t *testing.T) {
 			f.mu.Unlock()
 		}
 	}
-	continued := 0
+	continued := int32(0)
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 59))
 		n := 2 + rng.IntN(20)

@@ -74,7 +74,7 @@ func (d Debug) CachedTokens(engine, body string) (int, error) {
 	s := d.r.snapshot()
 	var k fleet.Selection
 	k.Init(s.fleet, s.fleet.Models["tiny"], b.Shape, nil, "", 0)
-	k.FindPrompt(b)
+	k.FindPrompt(b, "")
 	defer k.ForgetPrompt()
 	return k.Cached(s.fleet.Engine(engine)), nil
 }

@@ -53,7 +53,7 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, rere
 			known = was.Secrets
 		}
 	}
-	f, err := fleet.New(cfg, fleet.Parts{Planner: parts.Planner, Shadow: parts.Shadow, Records: parts.Records, Handshakes: r.pairs.Registry, Blocks: r.blocks, Control: r.control, Log: r.log}, was, config.NewSecrets(known))
+	f, err := fleet.New(cfg, fleet.Parts{Planner: parts.Planner, Shadow: parts.Shadow, Records: parts.Records, Handshakes: r.pairs.Registry, Blocks: r.blocks, Tokens: r.exchanges.Tokens, Control: r.control, Log: r.log}, was, config.NewSecrets(known))
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"maps"
+	"math"
 	"runtime"
 	"strconv"
 	"sync"
@@ -26,6 +27,9 @@ type metrics struct {
 	phases         *prometheus.HistogramVec // model, phase
 	ttft           *prometheus.HistogramVec // model, role, engine
 	tokens         *prometheus.CounterVec   // model, kind
+	predicted      *prometheus.CounterVec   // model, by
+	counted        *prometheus.CounterVec   // model, by
+	mispredicted   *prometheus.CounterVec   // model, by
 	tokenIDs       *prometheus.CounterVec   // model, result
 	transferParams *prometheus.CounterVec   // model
 	continuations  *prometheus.CounterVec   // model, result
@@ -98,8 +102,12 @@ func (m *metrics) forget(engine string) {
 // as an addition.
 type modelSeries struct {
 	attempts, prompt, cached, output prometheus.Counter
+	predictions                      [report.CachedByCount]predictionSeries
 	phases                           [len(phaseNames)]prometheus.Observer
 }
+
+// predictionSeries compare what was predicted of cached tokens with what engines have counted.
+type predictionSeries struct{ predicted, counted, mispredicted prometheus.Counter }
 
 // of returns the series of a model.
 func (m *metrics) of(model string) *modelSeries {
@@ -108,6 +116,9 @@ func (m *metrics) of(model string) *modelSeries {
 	}
 	of := &modelSeries{attempts: m.attempts.WithLabelValues(model), prompt: m.tokens.WithLabelValues(model, "prompt"),
 		cached: m.tokens.WithLabelValues(model, "cached"), output: m.tokens.WithLabelValues(model, "output")}
+	for by := report.CachedByEvents; by < report.CachedByCount; by++ {
+		of.predictions[by] = predictionSeries{m.predicted.WithLabelValues(model, by.String()), m.counted.WithLabelValues(model, by.String()), m.mispredicted.WithLabelValues(model, by.String())}
+	}
 	for i, phase := range phaseNames {
 		of.phases[i] = m.phases.WithLabelValues(model, phase)
 	}
@@ -130,6 +141,9 @@ func newMetrics(version, commit string) *metrics {
 		phases:         r.Histogram("pdrouter_request_phase_duration_seconds"),
 		ttft:           r.Histogram("pdrouter_time_to_first_token_seconds"),
 		tokens:         r.Counter("pdrouter_tokens_total"),
+		predicted:      r.Counter("pdrouter_predicted_cached_tokens_total"),
+		counted:        r.Counter("pdrouter_counted_cached_tokens_total"),
+		mispredicted:   r.Counter("pdrouter_mispredicted_cached_tokens_total"),
 		tokenIDs:       r.Counter("pdrouter_prompt_token_ids_total"),
 		transferParams: r.Counter("pdrouter_client_transfer_params_total"),
 		continuations:  r.Counter("pdrouter_continuations_total"),
@@ -169,6 +183,12 @@ func (m *metrics) observe(s report.Summary) {
 	model.prompt.Add(float64(s.PromptTokens))
 	model.cached.Add(float64(s.CachedTokens))
 	model.output.Add(float64(s.OutputTokens))
+	if s.CachedBy != report.CachedNotLookedAt && s.CountedCachedTokens >= 0 {
+		of, predicted, counted := &model.predictions[s.CachedBy], float64(s.PredictedCachedTokens), float64(s.CountedCachedTokens)
+		of.predicted.Add(predicted)
+		of.counted.Add(counted)
+		of.mispredicted.Add(math.Abs(predicted - counted))
+	}
 	if s.Shadow != nil {
 		m.shadow.WithLabelValues(s.Model, s.Shadow.Result).Inc()
 	}

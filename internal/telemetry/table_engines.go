@@ -152,7 +152,7 @@ func engines() []Subject {
 				},
 				{
 					Name: "pdrouter_kv_events_live", Kind: Gauge, Unit: "boolean", Labels: []string{"engine"},
-					Help: "1 while no event of the engine is missing. Without it the engine has no blocks for routing.",
+					Help: "1 while no event of the engine is missing. Without it routing estimates what the engine holds.",
 				},
 				{
 					Name: "pdrouter_kv_index_blocks", Kind: Gauge, Unit: "blocks", Labels: []string{"engine"},

@@ -48,6 +48,19 @@ func requests() []Subject {
 					Help: "Prompt, cached and output tokens, as the engines count them.",
 				},
 				{
+					Name: "pdrouter_predicted_cached_tokens_total", Kind: Counter, Unit: "tokens", Labels: []string{"model", "by"}, AtStart: "all",
+					Help: "Cached tokens of prompts as a policy that looks at prefixes predicted them of the engine that computed the prompt: by events, which that engine publishes, or by estimate. Only of requests of which the engine has counted them.",
+				},
+				{
+					Name: "pdrouter_counted_cached_tokens_total", Kind: Counter, Unit: "tokens", Labels: []string{"model", "by"}, AtStart: "all",
+					Help: "Cached tokens of the same prompts as their engines counted them.",
+				},
+				{
+					Name: "pdrouter_mispredicted_cached_tokens_total", Kind: Counter, Unit: "tokens", Labels: []string{"model", "by"}, AtStart: "all",
+					Help: "The sum over the same requests of the difference of both, never below 0.",
+					Use:  "Divided by pdrouter_counted_cached_tokens_total it is the error of the predictions. That by events should be near 0; if it is not, engines render prompts in another way than before, or evict blocks while requests wait.",
+				},
+				{
 					Name: "pdrouter_prompt_token_ids_total", Kind: Counter, Unit: "requests", Labels: []string{"model", "result"}, AtStart: "each model, forwarded",
 					Help: "Split requests by whether decode was sent the token ids of the prompt that prefill has answered (forwarded) or rendered and tokenised the prompt itself: off, route, media, prompt_text, refused, not_reported, too_large.",
 					Use:  "If not_reported or refused grows for chats, the prefill engine is too old. vllm.md explains each result.",

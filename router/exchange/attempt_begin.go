@@ -53,6 +53,7 @@ func (x *Exchange) plan() dispatch.Event {
 	x.choice, x.Sum.Phases.Prefill = choice, 0
 	x.makeCurrent(a)
 	x.Sum.Decode = f.Decode[choice.Decode].Name
+	x.predictCached(choice)
 	toPrefill, toDecode := x.selection.NotePrompt(choice) // 0 and 0 unless the policy looks at prefixes
 	a.prefill.Unread.Store(int64(toPrefill))
 	a.decode.Unread.Store(int64(toDecode))
@@ -150,7 +151,7 @@ func (x *Exchange) selectAlone(not fleet.Excluded) (policies.Choice, policies.Fl
 
 func (x *Exchange) choose() (policies.Choice, policies.Fleet) {
 	q := policies.Request{Model: x.m.Name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable), Objective: fleet.ObjectiveOf(x.b)}
-	x.selection.FindPrompt(x.b) // does nothing unless the policy looks at prefixes
+	x.selection.FindPrompt(x.b, x.tenant) // does nothing unless the policy looks at prefixes
 	return x.selection.Choose(q)
 }
 

@@ -269,6 +269,7 @@ func (x *Exchange) done(act dispatch.Action) {
 	now, s := time.Now(), &x.Sum
 	s.PromptTokens, s.OutputTokens, s.CachedTokens = x.usage.Prompt, x.usage.Output, x.usage.Cached
 	x.observeAnswer()
+	x.countCached()
 	x.observeLatency(now) // tells the fleet how long its engines took
 	switch {
 	case x.drains:

@@ -147,12 +147,24 @@ func (f *Fan) finish() {
 		if k%f.n == 0 { // the prompt is counted once
 			s.PromptTokens += one.PromptTokens
 			s.CachedTokens += one.CachedTokens
+			addPrediction(s, &one)
 		}
 	}
 	s.Phases.Total = time.Since(s.Arrived)
 	defer f.r.Report.Finished(s, f.s.Observe) // also if a caller panics
 	defer f.r.Composed(-1)
 	f.caller.FanEnded(f.used())
+}
+
+// addPrediction adds what was predicted of the cached tokens of one prompt, and what was counted.
+func addPrediction(s, one *report.Summary) {
+	s.PredictedCachedTokens += one.PredictedCachedTokens
+	s.CachedBy = max(s.CachedBy, one.CachedBy) // the less certain
+	if s.CountedCachedTokens < 0 || one.CountedCachedTokens < 0 {
+		s.CountedCachedTokens = -1
+	} else {
+		s.CountedCachedTokens += one.CountedCachedTokens
+	}
 }
 
 // used is the sum of what the choices have used, with each prompt once. A request that failed before its answer for a fault of the engines has

@@ -57,7 +57,7 @@ type inUse struct {
 	Backlog   atomic.Int64              // prompt tokens that it has yet to compute, for models whose policy uses prefixes
 	slot      atomic.Pointer[cacheSlot] // its place in the prefix index; nil if it has none
 
-	holder atomic.Pointer[blocks.Holder] // its place in the index of blocks; nil if its blocks are not followed
+	holder atomic.Pointer[blocks.Holder] // its place in the index of blocks; nil if its blocks are not known
 }
 
 // Origin is all of a configuration that an engine was made from: engines of one origin are the same.

@@ -39,9 +39,10 @@ type ExplainedEngine struct {
 	State    string  `json:"state"`
 	Why      string  `json:"why,omitempty"` // it is in this state
 	InFlight int     `json:"in_flight"`
-	Cached   int     `json:"cached_tokens"`  // of the prompt, by the prefix index; 0 if the policy does not look at it
-	Backlog  int     `json:"backlog_tokens"` // prompt tokens yet to compute; likewise
-	Share    float64 `json:"share"`          // of its part of the requests, below 1 in a slow start
+	Cached   int     `json:"cached_tokens"`       // of the prompt; 0 if the policy does not look at it
+	CachedBy string  `json:"cached_by,omitempty"` // how that is known: events (the engine's own) or estimate; "" if it is not looked at
+	Backlog  int     `json:"backlog_tokens"`      // prompt tokens yet to compute; likewise
+	Share    float64 `json:"share"`               // of its part of the requests, below 1 in a slow start
 	Weight   float64 `json:"weight"`
 	Zone     string  `json:"zone,omitempty"`
 }
@@ -58,7 +59,7 @@ func (f *Fleet) Explain(m *Model, adapter string, b *openai.Body, session uint64
 	k := &Selection{dryRun: true}
 	k.Init(f, m, b.Shape, nil, adapter, session)
 	k.Begin(Excluded{}, true)
-	k.FindPrompt(b)
+	k.FindPrompt(b, "") // nobody asks for a tenant here
 	defer k.ForgetPrompt()
 	q := k.complete(policies.Request{Model: m.Name, PromptTokens: b.PromptTokens(), Unsplittable: policies.Reason(b.Unsplittable), Objective: ObjectiveOf(b)})
 	var stages []policies.Stage
@@ -99,7 +100,9 @@ func (f *Fleet) Explain(m *Model, adapter string, b *openai.Body, session uint64
 		}
 		role := ExplainedRole{Role: s.Role, Policy: s.Policy, Picker: s.Picker}
 		for i, x := range s.Candidates {
-			role.Engines = append(role.Engines, explained(x, engines[i], seen[i], k.Now, *f.health.SlowStart))
+			one := explained(x, engines[i], seen[i], k.Now, *f.health.SlowStart)
+			one.CachedBy = k.cachedBy(engines[i])
+			role.Engines = append(role.Engines, one)
 		}
 		out.Stages = append(out.Stages, role)
 	}

@@ -31,6 +31,7 @@ import (
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/tokens"
 	"pdrouter/router/upstream"
 )
 
@@ -51,6 +52,7 @@ type Parts struct {
 	Records    Records             // nil: no engine that publishes can be paired
 	Handshakes *handshake.Registry // which pairs have shaken hands
 	Blocks     *blocks.Index       // what engines say that they hold; nil: nobody asks
+	Tokens     *tokens.Map         // the token ids of chats, which are looked for there; nil: none are known
 	Control    *http.Client        // for the control routes of engines without TLS settings of their own
 	Log        *slog.Logger
 }
@@ -77,6 +79,7 @@ type Fleet struct {
 	Prefixes   *prefixes.Index // nil: no model's policy looks at prefixes
 	prompts    *promptSearch
 	blocks     *blocks.Index
+	tokens     *tokens.Map
 
 	adapters adapters
 	Secrets  *config.Secrets
@@ -96,6 +99,7 @@ type Model struct {
 	ForwardsAuthorization bool                    // its engines receive the clients' credentials
 	ForwardsTokenIDs      bool                    // decode legs carry the token ids that prefill has answered
 	usesPrefixes          [roleCount]bool         // the policy looks at what the role's engines have of a prompt
+	publishes             bool                    // one of its engines at least publishes its blocks
 	usesSessions          bool                    // the policy looks at which session a request is of
 	Forecast              *forecast.Model         // for a policy that prices paths; nil: there is none. It outlives a reload
 	objective             policies.Objective      // of that policy
@@ -148,7 +152,7 @@ func (m *Model) PairAt(p, d int) *Pair { return m.Pairs[p*len(m.Decode)+d] }
 // was may be empty. Files are read through secrets. The new fleet takes effect with Begin.
 func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*Fleet, error) {
 	f := &Fleet{Models: make(map[string]*Model, len(cfg.Models)), named: map[string]*Engine{}, pairs: map[[2]string]*Pair{}, drains: map[string]bool{}, placements: map[string]config.Placement{}, kvEvents: map[string]config.KVEvents{},
-		health: cfg.Health, planner: parts.Planner, shadow: parts.Shadow, published: parts.Records, handshakes: parts.Handshakes, log: parts.Log, prompts: was.prompts, blocks: parts.Blocks,
+		health: cfg.Health, planner: parts.Planner, shadow: parts.Shadow, published: parts.Records, handshakes: parts.Handshakes, log: parts.Log, prompts: was.prompts, blocks: parts.Blocks, tokens: parts.Tokens,
 		Secrets: secrets, secured: map[*Engine]*tls.Config{}, ranks: map[string][]*Engine{}}
 	if f.prompts == nil {
 		f.prompts = new(promptSearch)
@@ -214,6 +218,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 					if e.RankOf != "" {
 						f.ranks[e.RankOf] = append(f.ranks[e.RankOf], e)
 					}
+					m.publishes = m.publishes || ec.KVEvents.Endpoint != ""
 					f.drains[e.Name], f.placements[e.Name], f.kvEvents[e.Name] = ec.Drain, ec.Placement, ec.KVEvents
 				}
 			}

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"pdrouter/policies"
+	"pdrouter/policies/blocks"
 	"pdrouter/policies/prefixes"
 	"pdrouter/router/openai"
 )
@@ -95,11 +96,14 @@ type prompt struct {
 	chain  []uint64
 	pieces []int32 // of the chain, that each holder has
 
+	ids   blocks.Prompt // its token ids, as far as they are known; without any if none are
+	found blocks.Found  // which engines have them
+
 	forecast policies.Forecast // room for it
 }
 
-// FindPrompt looks for the request's prompt, if the model's policy looks at that.
-func (k *Selection) FindPrompt(b *openai.Body) {
+// FindPrompt looks for the request's prompt, if the model's policy looks at that. tenant is whose it is.
+func (k *Selection) FindPrompt(b *openai.Body, tenant string) {
 	if k.f.Prefixes == nil || k.m.usesPrefixes == [roleCount]bool{} {
 		return
 	}
@@ -109,21 +113,28 @@ func (k *Selection) FindPrompt(b *openai.Body) {
 			k.prompt = new(prompt)
 		}
 		k.prompt.read(k.f.Prefixes, b)
+		k.readIDs(b, tenant)
 	}
 	k.prompt.pieces = k.prompt.index.Find(k.prompt.chain, k.prompt.pieces)
+	if len(k.prompt.ids.Tokens) > 0 {
+		k.f.FindBlocks(&k.prompt.ids, &k.prompt.found)
+	}
 }
 
-// Cached returns how many tokens of the prompt the engine has in its cache, by the index; 0 if the policy does not look at that.
+// Cached returns how many tokens of the prompt the engine has in its cache: as it says itself, else by the index of what engines were asked; 0 if
+// the policy does not look at that.
 func (k *Selection) Cached(e *Engine) int {
 	if k.prompt == nil {
 		return 0
 	}
-	return k.prompt.cached(e)
+	n, _ := k.prompt.cached(e)
+	return n
 }
 
 // ForgetPrompt ends the search for the prompt. It does nothing unless the policy looks at prefixes.
 func (k *Selection) ForgetPrompt() {
 	if k.prompt != nil {
+		k.prompt.ids = blocks.Prompt{}
 		k.f.prompts.rooms.Put(k.prompt)
 		k.prompt = nil
 	}
@@ -145,13 +156,16 @@ func (p *prompt) read(x *prefixes.Index, b *openai.Body) {
 	}
 }
 
-// cached returns how many of the prompt's tokens the engine has in its cache, by the index.
-func (p *prompt) cached(e *Engine) int {
+// cached returns how many of the prompt's tokens the engine has in its cache, and whether it says so itself.
+func (p *prompt) cached(e *Engine) (n int, byEvents bool) {
+	if n, known := p.heldBy(e); known {
+		return n, true
+	}
 	h := e.slotOf(p.index)
 	if h == nil || int(h.holder) >= len(p.pieces) || p.pieces[h.holder] == 0 {
-		return 0
+		return 0, false
 	}
-	return p.tokens * prefixes.Bytes(int(p.pieces[h.holder])) / p.bytes
+	return p.tokens * prefixes.Bytes(int(p.pieces[h.holder])) / p.bytes, false
 }
 
 // NotePrompt records that the chosen engines will have the prompt. It returns how many tokens of it each of them has to compute, for models
@@ -177,9 +191,9 @@ func (k *Selection) NotePrompt(c policies.Choice) (prefill, decode int) {
 
 // give notes that the engine computes what it does not have of the prompt, and returns how many tokens that is.
 func (p *prompt) give(e *Engine) int {
-	n := p.tokens - p.cached(e)
+	n, _ := p.cached(e)
 	p.note(e)
-	return n
+	return p.tokens - n
 }
 
 // note records in the index that the engine will have the prompt.

@@ -56,7 +56,9 @@ type follower struct {
 // run follows the engine until ctx ends. A connection that cannot be made or breaks is made again after 100 ms, and ever more slowly up to
 // every 5 s.
 func (w *follower) run(ctx context.Context) {
-	w.feed.index.Show(w.holder, false) // of a run that has panicked
+	if w.shown { // before it has panicked
+		w.show(false)
+	}
 	w.feed.index.Clear(w.holder)
 	w.stream, w.said = stream.State{Replays: w.at.Replayer() != ""}, map[string]bool{}
 	address, listens := w.at.Publisher()
@@ -192,13 +194,23 @@ func (w *follower) step(e stream.Event, payload []byte) (replay bool) {
 		}
 	}
 	if live := w.stream.Live(); live != w.shown {
-		w.shown = live
-		w.feed.index.Show(w.holder, live)
+		w.show(live)
 	}
 	w.note(func(s *Stats) {
 		s.Live, s.Gaps, s.Replays, s.Resets = w.stream.Live(), w.stream.Gaps, w.stream.Asked, w.stream.Resets
 	})
 	return replay
+}
+
+// show has others know what the index has of the engine, or not.
+func (w *follower) show(live bool) {
+	w.shown = live
+	w.feed.index.Show(w.holder, live)
+	if live {
+		w.engine.SetHolder(&w.holder)
+	} else {
+		w.engine.SetHolder(nil)
+	}
 }
 
 func (w *follower) connected(is bool) { w.note(func(s *Stats) { s.Connected = is }) }

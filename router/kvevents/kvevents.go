@@ -91,7 +91,6 @@ func (f *Feed) follow(ctx context.Context, e *fleet.Engine) {
 	ctx, stop := context.WithCancel(ctx)
 	one := &follower{feed: f, engine: e, at: at, stop: stop, done: make(chan struct{}), holder: f.index.Join(), seed: maphash.MakeSeed()}
 	f.followed[e] = one
-	e.SetHolder(&one.holder)
 	go func() {
 		defer close(one.done)
 		f.tasks.Keep(ctx, "KV events", func() { one.run(ctx) })

@@ -51,6 +51,17 @@ func (s *Sealer) sum(head, text []byte) []byte {
 
 func encodeSum(sum []byte) string { return `"` + base64.RawURLEncoding.EncodeToString(sum) + `"` }
 
+// SaltText is what CacheSalt says; "" if there is none.
+func (b *Body) SaltText() string {
+	if b.Sealed != "" {
+		return b.Sealed[1 : len(b.Sealed)-1] // Seal needs no escapes
+	}
+	if len(b.Salt) < 2 || b.Salt[0] != '"' {
+		return ""
+	}
+	return string(jsonscan.Unescape(nil, b.Salt[1:len(b.Salt)-1]))
+}
+
 // CacheSalt is the cache's salt as both legs carry it, JSON.
 func (b *Body) CacheSalt() []byte {
 	if b.Sealed != "" {

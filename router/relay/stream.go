@@ -282,17 +282,19 @@ func (s *Stream) Finish() { s.err = io.EOF }
 
 // Usage is what is known of the tokens of a request.
 type Usage struct {
-	Counted bool // the engine has counted them
-	Pieces  int  // events with data that were relayed, a token each or more
-	Prompt  int
-	Output  int
-	Cached  int // of the prompt
+	Counted    bool // the engine has counted them
+	SaysCached bool // and also those that were cached
+	Pieces     int  // events with data that were relayed, a token each or more
+	Prompt     int
+	Output     int
+	Cached     int // of the prompt
 }
 
 // Of takes the counts of an answer.
 func (u *Usage) Of(ans *answer.Answer, cached CachedTokens) {
 	if ans.HasUsage {
 		u.Counted, u.Prompt, u.Output, u.Cached = true, ans.PromptTokens, ans.CompletionTokens, ans.CachedTokens
+		u.SaysCached = ans.SaysCached()
 	}
 	if cached != nil {
 		u.Cached, _ = cached.Cached()

@@ -40,38 +40,69 @@ type Shadow struct {
 // Summary is what is known of one finished request. It feeds the log line, the metrics and /requests, and holds
 // neither prompt nor answer.
 type Summary struct {
-	RequestID    string           `json:"request_id"` // the client's, or made here
-	Model        string           `json:"model"`
-	Route        string           `json:"route"`
-	Stream       bool             `json:"stream"`
-	Removed      bool             `json:"removed"`                     // the client sent kv_transfer_params, which were dropped
-	Leaked       bool             `json:"leaked"`                      // an engine may hold leaked KV until a lease ends
-	TokenIDs     TokenIDs         `json:"token_ids"`                   // what became of the prompt's token ids in the last attempt
-	Predicted    float32          `json:"predicted_seconds,omitempty"` // from the choice of engines to the first token, as the policy cost predicted it; of streams
-	Status       int              `json:"status"`                      // of the answer that was sent; 499 if the client left before one
-	Outcome      dispatch.Outcome `json:"outcome"`
-	Reason       string           `json:"reason"`           // the policy's reason, or why the request failed
-	Why          string           `json:"why"`              // why these engines, for people
-	Waited       *string          `json:"waited,omitempty"` // why it waited for a place, for people; nil if it did not
-	Shadow       *Shadow          `json:"shadow,omitempty"` // what policy.shadow would have chosen for the last attempt
-	Prefill      string           `json:"prefill"`          // engine names; "" if none
-	Decode       string           `json:"decode"`
-	Attempts     int              `json:"attempts"`
-	Continued    int              `json:"continued"`     // how often another decode engine went on with the stream
-	NotContinued string           `json:"not_continued"` // why none did, where the policy wanted it; "" if it was not needed
-	TransferID   string           `json:"transfer_id"`   // of the last attempt; 32 hexadecimal digits
-	Phases       Phases           `json:"phases"`
-	PromptTokens int              `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
-	CachedTokens int              `json:"cached_tokens"` // as prefill counted them; 0 if unknown
-	OutputTokens int              `json:"output_tokens"`
-	Subject      string           `json:"subject"` // who called; "" if the router is open
-	Transfer     *Transfer        `json:"books,omitempty"`
-	Arrived      time.Time        `json:"arrived_at"`
+	RequestID string           `json:"request_id"` // the client's, or made here
+	Model     string           `json:"model"`
+	Route     string           `json:"route"`
+	Stream    bool             `json:"stream"`
+	Removed   bool             `json:"removed"`                     // the client sent kv_transfer_params, which were dropped
+	Leaked    bool             `json:"leaked"`                      // an engine may hold leaked KV until a lease ends
+	TokenIDs  TokenIDs         `json:"token_ids"`                   // what became of the prompt's token ids in the last attempt
+	Predicted float32          `json:"predicted_seconds,omitempty"` // from the choice of engines to the first token, as the policy cost predicted it; of streams
+	Status    int              `json:"status"`                      // of the answer that was sent; 499 if the client left before one
+	Outcome   dispatch.Outcome `json:"outcome"`
+	CachedBy  CachedBy         `json:"cached_by"` // by what the next was predicted
+	// What was predicted of the engine that computes the prompt, in the last attempt; 0 if the policy does not look at that.
+	PredictedCachedTokens int32     `json:"predicted_cached_tokens"`
+	Reason                string    `json:"reason"`           // the policy's reason, or why the request failed
+	Why                   string    `json:"why"`              // why these engines, for people
+	Waited                *string   `json:"waited,omitempty"` // why it waited for a place, for people; nil if it did not
+	Shadow                *Shadow   `json:"shadow,omitempty"` // what policy.shadow would have chosen for the last attempt
+	Prefill               string    `json:"prefill"`          // engine names; "" if none
+	Decode                string    `json:"decode"`
+	Attempts              int       `json:"attempts"`
+	Continued             int32     `json:"continued"`     // how often another decode engine went on with the stream
+	CountedCachedTokens   int32     `json:"-"`             // what the engine has counted of which the cached tokens were predicted; below 0 if it does not say
+	NotContinued          string    `json:"not_continued"` // why none did, where the policy wanted it; "" if it was not needed
+	TransferID            string    `json:"transfer_id"`   // of the last attempt; 32 hexadecimal digits
+	Phases                Phases    `json:"phases"`
+	PromptTokens          int       `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
+	CachedTokens          int       `json:"cached_tokens"` // as prefill counted them; 0 if unknown
+	OutputTokens          int       `json:"output_tokens"`
+	Subject               string    `json:"subject"` // who called; "" if the router is open
+	Transfer              *Transfer `json:"books,omitempty"`
+	Arrived               time.Time `json:"arrived_at"`
 	// Failures are the attempts that failed, in order. With Parts, each has its own.
 	Failures []Failure `json:"failures,omitempty"`
 	// Parts are the choices of a request that were served separately. Then the engines and the transfer above are those of the first.
 	// Empty if the request was served as one.
 	Parts []Part `json:"parts,omitempty"`
+}
+
+// CachedBy is by what it was predicted how many tokens of a prompt an engine has cached.
+type CachedBy uint8
+
+const (
+	CachedNotLookedAt CachedBy = iota // the policy does not look at that
+	CachedByEvents                    // the engine publishes its blocks, and the prompt's token ids are known
+	CachedByEstimate                  // it was sent prompts with the same beginning
+	CachedByCount
+)
+
+var cachedByNames = [CachedByCount]string{"", "events", "estimate"}
+
+func (c CachedBy) String() string { return cachedByNames[c] }
+
+// MarshalText returns the name.
+func (c CachedBy) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText reads the name.
+func (c *CachedBy) UnmarshalText(name []byte) error {
+	i := slices.Index(cachedByNames[:], string(name))
+	if i < 0 {
+		return fmt.Errorf("cached_by %q is unknown", name)
+	}
+	*c = CachedBy(i)
+	return nil
 }
 
 // TokenIDs is what became of the prompt's token ids between prefill and decode.

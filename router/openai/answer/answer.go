@@ -38,6 +38,9 @@ func (a *Answer) Cached() int {
 	return a.CachedTokens
 }
 
+// SaysCached reports whether the engine says how many tokens of the prompt it had cached.
+func (a *Answer) SaysCached() bool { return a.hasCached || a.cachedBefore > 0 }
+
 // Created is how many tokens of the prompt the engine has cached for this request, below 0 if it does not say.
 func (a *Answer) Created() int {
 	if !a.hasCreated {
