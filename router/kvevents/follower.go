@@ -60,7 +60,7 @@ func (w *follower) run(ctx context.Context) {
 		w.show(false)
 	}
 	w.feed.index.Clear(w.holder)
-	w.stream, w.said = stream.State{Replays: w.at.Replayer() != ""}, map[string]bool{}
+	w.stream, w.said, w.shown = stream.State{Replays: w.at.Replayer() != ""}, map[string]bool{}, false
 	address, listens := w.at.Publisher()
 	var ln *net.TCPListener
 	defer func() {
@@ -79,6 +79,7 @@ func (w *follower) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		w.step(stream.Event{Kind: stream.Disconnected}, nil) // of a connection that could not be made, too
 		if !began.IsZero() && time.Since(began) >= settled {
 			pause = retryFirst
 			clear(w.said)
@@ -132,7 +133,6 @@ func (w *follower) connection(ctx context.Context, address string, ln *net.TCPLi
 	if w.step(stream.Event{Kind: stream.Connected}, nil) {
 		w.replay(ctx)
 	}
-	defer w.step(stream.Event{Kind: stream.Disconnected}, nil)
 	for {
 		frames, err := c.Receive(maxMessage)
 		if err != nil {
@@ -157,6 +157,10 @@ func (w *follower) open(ctx context.Context, cancel context.CancelFunc, address 
 	var nc net.Conn
 	var err error
 	if ln != nil {
+		_ = ln.SetDeadline(time.Now().Add(stream.Kept))
+		if ctx.Err() != nil { // what ends Accept with ctx may have set its deadline before
+			return nil, ctx.Err()
+		}
 		nc, err = ln.Accept()
 	} else {
 		d := net.Dialer{Timeout: opening, KeepAliveConfig: keepAlive}

@@ -239,6 +239,7 @@ func TestListen(t *testing.T) {
 			t.Error("the run before has blocks")
 		}
 		f.close()
+		eventually(t, "a run that is gone, and has no replays, takes no room", func() bool { size, _ := r.index.Size(); return size == 0 })
 	}
 }
 

@@ -16,7 +16,7 @@ type EventKind uint8
 // The kinds of events.
 const (
 	Connected    EventKind = iota + 1 // the engine publishes to a new connection
-	Disconnected                      // that connection is over
+	Disconnected                      // that connection is over; or there is none, and none could be made
 	Published                         // a batch came as it was published
 	Replayed                          // a batch came in the replay that was asked for last
 	ReplayEnded                       // the replay that was asked for last is complete
@@ -47,6 +47,9 @@ const (
 // CoolDown is the shortest time between two replays for lost batches: a replay keeps the engine from publishing.
 const CoolDown = 30 * time.Second
 
+// Kept is for how long what is known of an engine outlives its connection, where a replay can prove that it still holds.
+const Kept = 10 * time.Minute
+
 // maxRounds bounds the replays one after the other that fill one loss: an engine drops batches of a replay too, if they are read slowly.
 const maxRounds = 32
 
@@ -66,7 +69,8 @@ type State struct {
 	rounds int    // replays since the stream was live
 	hole   bool   // the replay lacks batches
 	gapped time.Time
-	gap    uint64 // the published batch that showed the loss that is being repaired
+	over   time.Time // when the last connection was
+	gap    uint64    // the published batch that showed the loss that is being repaired
 }
 
 type phase uint8
@@ -100,7 +104,12 @@ func (s *State) Step(e Event, out []Action) []Action {
 		s.phase = live
 		return s.forget(out) // it may be another run
 	case Disconnected:
-		s.phase = down
+		if s.phase != down {
+			s.phase, s.over = down, e.At
+		}
+		if !s.Replays || e.At.Sub(s.over) >= Kept { // it may come back as another run, or never; others need the room
+			return s.forget(out)
+		}
 		return out
 	case Published:
 		return s.published(e, out)

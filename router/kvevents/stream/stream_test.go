@@ -113,6 +113,30 @@ func TestHoleThatStays(t *testing.T) {
 	}
 }
 
+// TestGone has an engine that is gone keep what is known of it for a while, and only if a replay can prove that it holds: the index is bounded, and
+// has no room for others' blocks meanwhile.
+func TestGone(t *testing.T) {
+	for _, tt := range []struct {
+		replays bool
+		down    time.Duration
+		want    bool // its batches are known still
+	}{{true, 0, true}, {true, Kept - time.Second, true}, {true, Kept, false}, {false, 0, false}} {
+		s, at := State{Replays: tt.replays}, time.Unix(1_000_000, 0)
+		actions := s.Step(Event{Kind: Connected, At: at}, nil)
+		if tt.replays {
+			actions = s.Step(Event{Kind: ReplayEnded, At: at}, actions)
+		}
+		actions = s.Step(Event{Kind: Published, At: at}, actions)
+		at = at.Add(time.Hour)
+		for _, down := range []time.Duration{0, tt.down / 2, tt.down} { // each attempt to connect again tells it
+			actions = s.Step(Event{Kind: Disconnected, At: at.Add(down)}, actions)
+		}
+		if known := actions[len(actions)-1] == Enter; known != tt.want || s.Live() {
+			t.Errorf("replays %v, down for %v: known %v, live %v; want known %v", tt.replays, tt.down, known, s.Live(), tt.want)
+		}
+	}
+}
+
 // engine is a publisher with a buffer, as the walk has it.
 type engine struct {
 	run  uint64
