@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"reflect"
 	"regexp"
 	"slices"
@@ -182,6 +183,9 @@ func (f *File) index(key string, n node) {
 			f.unread = append(f.unread, key)
 			f.add(n.line, key, "has ${"+m[1]+"}; variables of the environment are not replaced: make the file before the start, "+
 				"or put a secret into a file and name it by a key that ends in _file")
+		} else if n.fraction() {
+			f.unread = append(f.unread, key)
+			f.add(n.line, key, fmt.Sprintf("is %s; want %s", n.yaml.Value, kind(pointed(n.want).String())))
 		}
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.yaml.Content); i += 2 {
@@ -197,6 +201,19 @@ func (f *File) index(key string, n node) {
 			f.index(key+"["+strconv.Itoa(i)+"]", node{line: item.Line, yaml: item, want: below(n.want, ""), within: n.want})
 		}
 	}
+}
+
+// fraction reports whether n is a number with a fraction where a whole one is wanted: the decoder would cut the fraction off.
+func (n node) fraction() bool {
+	if n.want == nil || n.yaml.ShortTag() != "!!float" {
+		return false
+	}
+	whole := reflect.New(pointed(n.want))
+	if !whole.Elem().CanInt() && !whole.Elem().CanUint() || n.yaml.Decode(whole.Interface()) != nil {
+		return false
+	}
+	var x float64
+	return n.yaml.Decode(&x) == nil && x != math.Trunc(x)
 }
 
 // named puts the name that an element of a list has beside its index: rules[1].prefill becomes rules[1] "long": prefill.

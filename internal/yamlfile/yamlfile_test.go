@@ -25,10 +25,12 @@ type item struct {
 }
 
 type outer struct {
-	inner `yaml:",inline"`
-	Items []item            `yaml:"items"`
-	Nest  *inner            `yaml:"nest"`
-	Tags  map[string]string `yaml:"tags"`
+	inner  `yaml:",inline"`
+	Items  []item            `yaml:"items"`
+	Nest   *inner            `yaml:"nest"`
+	Tags   map[string]string `yaml:"tags"`
+	Counts map[string]int    `yaml:"counts"`
+	Most   *int              `yaml:"most"`
 }
 
 // TestDecode: what does not decode is worded by key and line; what does is kept.
@@ -40,12 +42,13 @@ func TestDecode(t *testing.T) {
 		{"comment only", "# nothing\n", ""},
 		{"good", "wait: 3s\nitems:\n- {name: a, size: 4}\nnest: {on: true}\ntags: {x: y}\n", ""},
 		{"number for a time", "wait: 30\n", `f.yaml:1: wait is "30"; want a time with its unit, such as "30s" or "250ms"`},
-		{"unknown beside an inlined struct", "waits: 3s\n", `f.yaml:1: waits is not a key here; want wait, on, items, nest or tags`},
+		{"unknown beside an inlined struct", "waits: 3s\n", `f.yaml:1: waits is not a key here; want wait, on, items, nest, tags, counts or most`},
 		{"unknown behind a pointer", "nest:\n  off: true\n", `f.yaml:2: nest.off is not a key here; want wait or on`},
 		{"section for text", "items:\n- name: a\n  url:\n    host: b\n", `f.yaml:4: items[0] "a": url is a section of keys; want text`},
 		{"text for a bool", "nest:\n  on: maybe\n", `f.yaml:2: nest.on is "maybe"; want true or false`},
 		{"number too large", "items:\n- name: a\n  size: 70000\n  share: x\n", "f.yaml:3: items[0] \"a\": size is \"70000\"; want a whole number, 0 or more\nf.yaml:4: items[0] \"a\": share is \"x\"; want a number"},
-		{"not a section at all", "- a\n", `f.yaml:1: the file is a list; want a section of keys: wait, on, items, nest or tags`},
+		{"a fraction for a whole number", "items:\n- {name: a, size: 4.7, share: .5}\n- {size: 4e1}\ncounts: {a: 1.5, b: 2}\nmost: -.5\n", "f.yaml:2: items[0] \"a\": size is 4.7; want a whole number, 0 or more\nf.yaml:4: counts.a is 1.5; want a whole number\nf.yaml:5: most is -.5; want a whole number"},
+		{"not a section at all", "- a\n", `f.yaml:1: the file is a list; want a section of keys: wait, on, items, nest, tags, counts or most`},
 		{"broken", "wait: [\n", "f.yaml:1: is not YAML: did not find expected node content"},
 		{"broken behind lists over several lines", "items: [\n{name: a},\n{name: b}]\nnest:\n  on: true\n wait: 1s\non: true\n", "f.yaml:6: is not YAML: did not find expected key"},
 		{"value in flow style beside a deeper key", "nest: {wait: 3s, on: maybe}\ntags: {x: {wait: y}, wait: z}\n", "f.yaml:1: nest.on is \"maybe\"; want true or false\nf.yaml:2: tags.x is a section of keys; want text"},
