@@ -148,7 +148,7 @@ func (x follower) stats() kvevents.Stats {
 func (x follower) held(tokens []uint32, salt string) int {
 	var found blocks.Found
 	x.fleet.FindBlocks(&blocks.Prompt{Model: "tiny", Tokens: tokens, Salt: salt}, &found)
-	held, _ := x.fleet.Engine("e").Held(&found)
+	held, _, _ := x.fleet.Engine("e").Held(&found)
 	return int(held[blocks.Device])
 }
 

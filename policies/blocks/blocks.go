@@ -50,6 +50,7 @@ type Index struct {
 	unused  []uint32 // places; the last is used next
 	words   int
 	shown   []uint64  // a bit for each holder that Find tells of
+	partial []uint64  // a bit for each holder of whose blocks some were left out lately
 	holders []*holder // by number; nil: unused
 	sizes   []int     // block sizes of all holders
 }
@@ -67,6 +68,7 @@ type holder struct {
 	more    map[uint64]uint32  // how many handles beyond the first a block has in a tier, where it has several
 	sizes   []int              // of blocks that begin prompts
 	stats   HolderStats
+	taken   int // blocks since one was left out, if the holder is partial
 }
 
 // holding is what a handle stands for.
@@ -88,7 +90,7 @@ type HolderStats struct {
 // New returns an index that takes bound blocks, one at least, each counted for every holder and tier that has it. It takes up to 100 bytes
 // for each block that it has, and no memory for those that it may have. See TestMemory.
 func New(bound int) *Index {
-	x := &Index{seed: maphash.MakeSeed(), words: 1, places: make([]place, 1), has: make([]uint64, tiers), shown: make([]uint64, 1), holders: make([]*holder, 64)}
+	x := &Index{seed: maphash.MakeSeed(), words: 1, places: make([]place, 1), has: make([]uint64, tiers), shown: make([]uint64, 1), partial: make([]uint64, 1), holders: make([]*holder, 64)}
 	x.SetBound(bound)
 	for i := range x.secret {
 		x.secret[i] = rand.Uint64() | 1
@@ -160,7 +162,7 @@ func (x *Index) grow() {
 		copy(wide[at*(x.words+1)*int(tiers):], x.of(uint32(at)))
 	}
 	x.has, x.words = wide, x.words+1
-	x.shown = append(x.shown, 0)
+	x.shown, x.partial = append(x.shown, 0), append(x.partial, 0)
 	x.holders = append(x.holders, make([]*holder, 64)...)
 }
 
@@ -192,6 +194,7 @@ func (x *Index) Clear(h Holder) {
 	was := x.holders[h]
 	x.holders[h] = newHolder()
 	x.holders[h].stats = HolderStats{Orphans: was.stats.Orphans, Refused: was.stats.Refused}
+	x.partial[h/64] &^= 1 << (h % 64)
 	shown := x.shown[h/64]
 	x.shown[h/64] &^= 1 << (h % 64)
 	x.countSizes()

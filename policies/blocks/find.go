@@ -16,6 +16,8 @@ type Held [tiers]int32
 type Found struct {
 	held []Held
 	with []uint64 // holders that have all so far: for each 64 a word of each tier
+
+	partial []uint64 // a bit for each holder
 }
 
 // Of returns what a holder has of the prompt.
@@ -24,6 +26,12 @@ func (f *Found) Of(h Holder) Held {
 		return Held{}
 	}
 	return f.held[h]
+}
+
+// Partial reports whether the holder may have more of the prompt: some of its blocks were left out lately, as a block before them was not known or
+// there was no room.
+func (f *Found) Partial(h Holder) bool {
+	return int(h/64) < len(f.partial) && f.partial[h/64]>>(h%64)&1 == 1
 }
 
 // Find looks for a prompt. An engine never takes the last token of a prompt from its cache, so of a prompt that ends with a block it reuses
@@ -35,6 +43,7 @@ func (x *Index) Find(p *Prompt, f *Found) {
 		f.held = append(f.held, Held{})
 	}
 	clear(f.held)
+	f.partial = append(f.partial[:0], x.partial...)
 	for len(f.with) < x.words*int(tiers) {
 		f.with = append(f.with, 0)
 	}

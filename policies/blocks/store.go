@@ -32,19 +32,19 @@ func (x *Index) Store(h Holder, b *Blocks) {
 		return
 	}
 	if b.Size < 1 || b.Size > maxBlockTokens || len(b.Tokens) != len(b.Handles)*b.Size || b.Extra != nil && len(b.Extra) != len(b.Handles) || b.Tier >= tiers {
-		hd.stats.Refused += uint64(len(b.Handles))
+		x.leaveOut(h, &hd.stats.Refused, len(b.Handles))
 		return
 	}
 	before, content := uint32(0), uint64(0)
 	if b.HasParent {
 		if before = x.find(hd, b.Parent, b.Group); before == 0 {
-			hd.stats.Orphans += uint64(len(b.Handles))
+			x.leaveOut(h, &hd.stats.Orphans, len(b.Handles))
 			return
 		}
 		content = x.places[before].content
 	} else {
 		if !x.noteSize(hd, b.Size) {
-			hd.stats.Refused += uint64(len(b.Handles))
+			x.leaveOut(h, &hd.stats.Refused, len(b.Handles))
 			return
 		}
 		content = x.root(b.Size, b.Model, b.LoRA, b.Salt)
@@ -63,7 +63,7 @@ func (x *Index) Store(h Holder, b *Blocks) {
 			x.lose(h, b.Tier, held.at)
 			held = holding{x.take(h, b.Tier, content), 1}
 		case x.size >= x.bound:
-			hd.stats.Refused += uint64(len(b.Handles) - i)
+			x.leaveOut(h, &hd.stats.Refused, len(b.Handles)-i)
 			return
 		default:
 			x.size++
@@ -74,10 +74,29 @@ func (x *Index) Store(h Holder, b *Blocks) {
 			x.places[before].child = held.at
 		}
 		before = held.at
+		x.took(h, hd)
 		if i%atOnce == atOnce-1 {
 			x.mu.Unlock()
 			x.mu.Lock()
 		}
+	}
+}
+
+// wholeAfter is how many blocks in a row must have been taken until a holder is not partial any more. By then the engine has evicted what was left
+// out, as a rule, unless it goes on using it; then blocks after it are left out again.
+const wholeAfter = 10_000
+
+// leaveOut notes that so many blocks of the holder are not taken, in a counter of its own.
+func (x *Index) leaveOut(h Holder, of *uint64, n int) {
+	*of += uint64(n)
+	x.holders[h].taken = 0
+	x.partial[h/64] |= 1 << (h % 64)
+}
+
+// took notes that a block of the holder was taken.
+func (x *Index) took(h Holder, hd *holder) {
+	if hd.taken++; hd.taken >= wholeAfter {
+		x.partial[h/64] &^= 1 << (h % 64)
 	}
 }
 
@@ -86,7 +105,7 @@ func (x *Index) storeTier(h Holder, hd *holder, b *Blocks) {
 	for _, name := range b.Handles {
 		at := x.find(hd, name, b.Group)
 		if at == 0 {
-			hd.stats.Orphans++
+			x.leaveOut(h, &hd.stats.Orphans, 1)
 			continue
 		}
 		key := x.handle(name, b.Tier, b.Group)
@@ -95,7 +114,7 @@ func (x *Index) storeTier(h Holder, hd *holder, b *Blocks) {
 		case had:
 			held.times++
 		case b.Tier >= tiers || x.size >= x.bound:
-			hd.stats.Refused++
+			x.leaveOut(h, &hd.stats.Refused, 1)
 			continue
 		default:
 			x.size++

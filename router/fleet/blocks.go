@@ -22,11 +22,11 @@ func (e *Engine) SetHolder(h *blocks.Holder) { e.holder.Store(h) }
 func (f *Fleet) FindBlocks(p *blocks.Prompt, found *blocks.Found) { f.blocks.Find(p, found) }
 
 // Held is how many leading tokens of the prompt that was looked for the engine has, by tier. known is false if its blocks are not followed, and
-// while its events do not come.
-func (e *Engine) Held(found *blocks.Found) (held blocks.Held, known bool) {
+// while its events do not come. partial says that it may have more, as the index has left out some of its blocks.
+func (e *Engine) Held(found *blocks.Found) (held blocks.Held, partial, known bool) {
 	h := e.holder.Load()
 	if h == nil {
-		return blocks.Held{}, false
+		return blocks.Held{}, false, false
 	}
-	return found.Of(*h), true
+	return found.Of(*h), found.Partial(*h), true
 }

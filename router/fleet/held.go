@@ -33,13 +33,13 @@ func (k *Selection) readIDs(b *openai.Body, tenant string) {
 }
 
 // heldBy is how many tokens of the prompt the engine has in whatever tier, as it says itself: those that it need not compute. known is false if it
-// does not say, or if the prompt's token ids are not known.
-func (p *prompt) heldBy(e *Engine) (n int, known bool) {
+// does not say, or if the prompt's token ids are not known. partial says that it may have more.
+func (p *prompt) heldBy(e *Engine) (n int, partial, known bool) {
 	if len(p.ids.Tokens) == 0 {
-		return 0, false
+		return 0, false, false
 	}
-	held, known := e.Held(&p.found)
-	return int(held[blocks.Disk]), known
+	held, partial, known := e.Held(&p.found)
+	return int(held[blocks.Disk]), partial, known
 }
 
 // Predicted is how many tokens of the prompt the engine that computes it has in its cache, as far as the choice went by that: known is false if

@@ -112,6 +112,36 @@ func chatOf(n int) string {
 	return `"messages":[` + strings.Join(out, ",") + `]`
 }
 
+// TestLeftOut: what the index has left out of an engine's reports, as blocks before were unknown or it was full, the engine may have. So the estimate
+// counts where it says more, until nothing was left out for long.
+func TestLeftOut(t *testing.T) {
+	r, me := newHeldRig(t), asker{}
+	prompt := r.body(openai.ShapeCompletions, me, nil, `"prompt":`+list(ids(400)))
+	k := r.find(me, prompt)
+	k.NotePrompt(policies.Choice{Decode: 0})
+	k.ForgetPrompt()
+	want := func(when, want string) {
+		t.Helper()
+		if got := r.said(me, prompt); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s; want %s", when, got, want)
+		}
+	}
+	want("all was taken", "0 by events")
+	h := *r.fleet.Engine("a").holder.Load()
+	r.index.Store(h, &blocks.Blocks{Handles: []uint64{1 << 40}, Parent: 1 << 41, HasParent: true, Size: 4, Model: "m", Tokens: ids(4)})
+	want("after an orphan", "274 by estimate")
+	r.store("", "", ids(402))
+	want("more is reported than estimated", "396 by events")
+	r.index.Clear(h)
+	want("after all was forgotten", "0 by events")
+	r.index.Store(h, &blocks.Blocks{Handles: []uint64{1 << 40}, Parent: 1 << 41, HasParent: true, Size: 4, Model: "m", Tokens: ids(4)})
+	r.store("", "", ids(40_400)[400:])
+	want("all was taken for long", "0 by events")
+	r.index.SetBound(1)
+	r.store("", "", ids(402))
+	want("the index is full", "274 by estimate")
+}
+
 // TestCachedByEvents: of a prompt whose token ids are known, an engine whose events come has what it says, in whole blocks and never the last
 // token; others have what they were asked, as long as they were.
 func TestCachedByEvents(t *testing.T) {

@@ -158,14 +158,18 @@ func (p *prompt) read(x *prefixes.Index, b *openai.Body) {
 
 // cached returns how many of the prompt's tokens the engine has in its cache, and whether it says so itself.
 func (p *prompt) cached(e *Engine) (n int, byEvents bool) {
-	if n, known := p.heldBy(e); known {
-		return n, true
+	held, partial, known := p.heldBy(e)
+	if known && !partial {
+		return held, true
 	}
-	h := e.slotOf(p.index)
-	if h == nil || int(h.holder) >= len(p.pieces) || p.pieces[h.holder] == 0 {
-		return 0, false
+	estimate := 0
+	if h := e.slotOf(p.index); h != nil && int(h.holder) < len(p.pieces) && p.pieces[h.holder] > 0 {
+		estimate = p.tokens * prefixes.Bytes(int(p.pieces[h.holder])) / p.bytes
 	}
-	return p.tokens * prefixes.Bytes(int(p.pieces[h.holder])) / p.bytes, false
+	if known && held >= estimate {
+		return held, true
+	}
+	return estimate, false
 }
 
 // NotePrompt records that the chosen engines will have the prompt. It returns how many tokens of it each of them has to compute, for models

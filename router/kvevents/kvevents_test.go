@@ -110,7 +110,7 @@ func (r *rig) held(engine string, first, n int) int {
 	f := r.fleet.Load()
 	var found blocks.Found
 	f.FindBlocks(&blocks.Prompt{Model: "m", Tokens: tokens(first, n)}, &found)
-	held, known := f.Engine(engine).Held(&found)
+	held, _, known := f.Engine(engine).Held(&found)
 	if !known {
 		return -1
 	}
