@@ -7,6 +7,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/metadata/handshake"
+	"pdrouter/policies/blocks"
 	"pdrouter/router/admission"
 	"pdrouter/router/config"
 	"pdrouter/router/exchange"
@@ -77,6 +78,18 @@ func (d Debug) CachedTokens(engine, body string) (int, error) {
 	k.FindPrompt(b, "")
 	defer k.ForgetPrompt()
 	return k.Cached(s.fleet.Engine(engine)), nil
+}
+
+// Holds has the engine hold whole blocks of 4 of these tokens, and nothing else, as its events would say.
+func (d Debug) Holds(engine, salt string, ids []uint32) {
+	h := d.r.blocks.Join()
+	b := &blocks.Blocks{Size: 4, Model: "tiny", Salt: salt, Tokens: ids[:len(ids)/4*4]}
+	for i := range len(ids) / 4 {
+		b.Handles = append(b.Handles, uint64(i+1))
+	}
+	d.r.blocks.Store(h, b)
+	d.r.blocks.Show(h, true)
+	d.r.snapshot().fleet.Engine(engine).SetHolder(&h)
 }
 
 // Sealed is a salt as engines get it.

@@ -79,3 +79,28 @@ func TestMetricsCountWhatASummarySays(t *testing.T) {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 }
+
+// TestMetricsOfPredictions: predictions are compared with counts apart by how they were made, and only where there are both.
+func TestMetricsOfPredictions(t *testing.T) {
+	m := newMetrics("v1", "abcdef0")
+	for _, s := range []report.Summary{
+		{CachedBy: report.CachedByEvents, PredictedCachedTokens: 30, CountedCachedTokens: 32},
+		{CachedBy: report.CachedByEvents, PredictedCachedTokens: 10, CountedCachedTokens: 7},
+		{CachedBy: report.CachedByEstimate, PredictedCachedTokens: 5, CountedCachedTokens: 0},
+		{CachedBy: report.CachedByEvents, PredictedCachedTokens: 100, CountedCachedTokens: -1}, // the engine does not say
+		{CountedCachedTokens: 100}, // the policy does not look at it
+	} {
+		s.Model = "m"
+		m.observe(s)
+	}
+	got := exposed(t, m.registry)
+	for _, want := range []string{
+		`pdrouter_predicted_cached_tokens_total{by="events",model="m"} 40`, `pdrouter_predicted_cached_tokens_total{by="estimate",model="m"} 5`,
+		`pdrouter_counted_cached_tokens_total{by="events",model="m"} 39`, `pdrouter_counted_cached_tokens_total{by="estimate",model="m"} 0`,
+		`pdrouter_mispredicted_cached_tokens_total{by="events",model="m"} 5`, `pdrouter_mispredicted_cached_tokens_total{by="estimate",model="m"} 5`,
+	} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+}
