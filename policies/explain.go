@@ -124,9 +124,18 @@ func (e *explainer) path(p Path, taken bool) {
 	e.paths = append(e.paths, p)
 }
 
-// takePath ends a choice by prices.
+// takePath ends a choice by prices: the engines of the path that is taken are.
 func (e *explainer) takePath() {
-	if e != nil {
-		e.stages = append(e.stages, Stage{Role: PathStage, Policy: byCost, Paths: e.paths})
+	if e == nil {
+		return
 	}
+	for _, p := range e.paths {
+		for _, s := range e.stages {
+			for i := range s.Candidates {
+				x := &s.Candidates[i]
+				x.Taken = x.Taken || p.Taken && (s.Role == "prefill" && x.Engine == p.Prefill || s.Role == "decode" && x.Engine == p.Decode)
+			}
+		}
+	}
+	e.stages = append(e.stages, Stage{Role: PathStage, Policy: byCost, Paths: e.paths})
 }

@@ -76,3 +76,24 @@ func TestExplainIsTheChoice(t *testing.T) {
 		}
 	}
 }
+
+// TestExplainCostMarksEngines: the engines of the path that the policy cost takes are marked as those of other policies are.
+func TestExplainCostMarksEngines(t *testing.T) {
+	p := costPolicy(t, "")
+	for _, q := range []Request{{PromptTokens: 20_000}, {PromptTokens: 20_000, MustSplit: true}} {
+		f := fleetOf([]known{at(0, 0, 0), at(1, 0, 0)}, []known{at(1, 0, 0), at(0, 0, 0)}, Demand{})
+		f.Prefill[0].Name, f.Prefill[1].Name, f.Decode[0].Name, f.Decode[1].Name = "p0", "p1", "d0", "d1"
+		c, stages := p.Explain(q, f, Draw{Turn: 1})
+		for _, s := range stages[:2] {
+			taken := c.Decode
+			if s.Role == "prefill" {
+				taken = c.Prefill
+			}
+			for i, x := range s.Candidates {
+				if x.Taken != (i == taken) {
+					t.Errorf("%+v: %s %s is taken: %t; want engine %d", q, s.Role, x.Engine, x.Taken, taken)
+				}
+			}
+		}
+	}
+}
