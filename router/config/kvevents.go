@@ -25,7 +25,7 @@ func (k KVEvents) Publisher() (address string, listens bool) {
 	if !ok {
 		return "", false
 	}
-	if host == "*" || host == "0.0.0.0" || host == "::" {
+	if anyAddress(host) {
 		return net.JoinHostPort(strings.TrimPrefix(host, "*"), strconv.Itoa(port)), true
 	}
 	return net.JoinHostPort(host, strconv.Itoa(port)), false
@@ -40,12 +40,15 @@ func (k KVEvents) Replayer() string {
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
+// anyAddress reports whether host stands for all addresses of the machine.
+func anyAddress(host string) bool { return host == "*" || host == "0.0.0.0" || host == "::" }
+
 // hostPort reads an endpoint, tcp://host:port.
 func hostPort(endpoint string) (host string, port int, ok bool) {
 	rest, tcp := strings.CutPrefix(endpoint, "tcp://")
 	host, digits, err := net.SplitHostPort(rest)
 	port, perr := strconv.Atoi(digits)
-	return host, port, tcp && err == nil && perr == nil && host != "" && port >= 1 && port <= 65535
+	return host, port, tcp && err == nil && perr == nil && host != "" && !strings.ContainsAny(host, " \t/@") && port >= 1 && port <= 65535
 }
 
 // rank returns the endpoints of a data-parallel rank.
@@ -72,17 +75,20 @@ func (e Engine) validateKVEvents(at string, endpoints map[string]bool, v *faults
 		switch last := port + max(e.DataParallel, 1) - 1; {
 		case f.endpoint == "":
 			continue
-		case !ok || f.key == ".replay_endpoint" && host == "*":
+		case !ok || f.key == ".replay_endpoint" && anyAddress(host):
 			v.add(key+f.key, fmt.Sprintf("is %q", f.endpoint), "tcp://host:port, such as tcp://10.0.0.7:5557")
 			continue
 		case last > 65535:
 			v.add(key+f.key, fmt.Sprintf("is %q", f.endpoint), fmt.Sprintf("%d ports from there on, one for each data-parallel rank", e.DataParallel))
 			continue
 		}
+		if anyAddress(host) {
+			host = "*"
+		}
 		for k := range min(max(e.DataParallel, 1), maxDataParallel) {
 			one := net.JoinHostPort(host, strconv.Itoa(port+k))
 			if endpoints[one] {
-				v.add(key+f.key, fmt.Sprintf("is %q, which is, or has with its ranks, an endpoint of another engine", f.endpoint), "endpoints of its own")
+				v.add(key+f.key, fmt.Sprintf("is %q, which is, or has with its ranks, an endpoint that stands before it", f.endpoint), "one of its own")
 				break
 			}
 			endpoints[one] = true

@@ -31,7 +31,16 @@ func TestKVEventsMistakes(t *testing.T) {
 		{"ports of ranks", []Engine{at("a", "tcp://10.0.0.7:65533", "", 4)}, Source{}, []string{
 			`models[0].engines[0].kv_events.endpoint is "tcp://10.0.0.7:65533"; want 4 ports from there on, one for each data-parallel rank`}},
 		{"one endpoint of two", []Engine{at("a", "tcp://10.0.0.7:5557", "", 4), at("b", "tcp://10.0.0.7:5560", "", 0)}, Source{}, []string{
-			`models[0].engines[1].kv_events.endpoint is "tcp://10.0.0.7:5560", which is, or has with its ranks, an endpoint of another engine; want endpoints of its own`}},
+			`models[0].engines[1].kv_events.endpoint is "tcp://10.0.0.7:5560", which is, or has with its ranks, an endpoint that stands before it; want one of its own`}},
+		{"one endpoint in two forms", []Engine{at("a", "tcp://*:5557", "", 0), at("b", "tcp://0.0.0.0:5557", "", 0), at("c", "tcp://[::]:5556", "", 2)}, Source{}, []string{
+			`models[0].engines[1].kv_events.endpoint is "tcp://0.0.0.0:5557", which is, or has with its ranks, an endpoint that stands before it; want one of its own`,
+			`models[0].engines[2].kv_events.endpoint is "tcp://[::]:5556", which is, or has with its ranks, an endpoint that stands before it; want one of its own`}},
+		{"replays of the same engine", []Engine{at("a", "tcp://a:5557", "tcp://a:5557", 0)}, Source{}, []string{
+			`models[0].engines[0].kv_events.replay_endpoint is "tcp://a:5557", which is, or has with its ranks, an endpoint that stands before it; want one of its own`}},
+		{"hosts", []Engine{at("a", "tcp://a b:5557", "tcp://0.0.0.0:5558", 0), at("b", "tcp://u@b:5557", "", 0)}, Source{}, []string{
+			`models[0].engines[0].kv_events.endpoint is "tcp://a b:5557"; want tcp://host:port, such as tcp://10.0.0.7:5557`,
+			`models[0].engines[0].kv_events.replay_endpoint is "tcp://0.0.0.0:5558"; want tcp://host:port, such as tcp://10.0.0.7:5557`,
+			`models[0].engines[1].kv_events.endpoint is "tcp://u@b:5557"; want tcp://host:port, such as tcp://10.0.0.7:5557`}},
 		{"a source", nil, Source{DNS: "http://e.svc:8000", KVEvents: KVEvents{Endpoint: "tcp://10.0.0.7:5557", ReplayEndpoint: "tcp://{host}:x"}}, []string{
 			`models[0].engines_from.kv_events.endpoint is "tcp://10.0.0.7:5557"; want {host} in it, such as tcp://{host}:5557`,
 			`models[0].engines_from.kv_events.replay_endpoint is "tcp://10.0.0.7:x"; want tcp://host:port, such as tcp://10.0.0.7:5557`}},
