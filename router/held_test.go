@@ -30,7 +30,7 @@ func TestHeldBlocksDecide(t *testing.T) {
 			p.Config.IsolatePrefixCache = isolated
 			g := routertest.Start(t, p.Config, router.Parts{Planner: byPrefix(t)})
 			g.WaitWarm()
-			first, other := g.Prefixed(1, chat(t, "one")), "prefill-0"
+			first, other := g.Prefixed(1, chat(t, "one", "two")), "prefill-0"
 			if s := g.Summary(1); s.CachedBy.String() != "estimate" || s.PredictedCachedTokens != 0 || s.CountedCachedTokens != 4 {
 				t.Errorf("%d tokens by %q of a chat that nobody knows, %d counted; want 0 by estimate, 4 counted", s.PredictedCachedTokens, s.CachedBy, s.CountedCachedTokens)
 			}
@@ -44,7 +44,7 @@ func TestHeldBlocksDecide(t *testing.T) {
 			}
 			g.Router.Debug().Holds(first, salt, nil)
 			g.Router.Debug().Holds(other, salt, ids)
-			next := chat(t, "one", "two")
+			next := chat(t, "one", "two", "three")
 			code, e, text := explain(t, g, "/explain/v1/chat/completions", next)
 			if code != 200 || e.Prefill != other {
 				t.Fatalf("status %d: %s", code, text)

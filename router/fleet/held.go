@@ -15,6 +15,9 @@ import (
 // Those that tokens.Map calls exact count as much as those that are only likely, which most of them are: the last turn's are exact only once a
 // third turn was seen. Where a likely id is wrong, so are all after it, and no engine has blocks for these unless it was asked that very prompt.
 // So a hit is a prediction, as an estimate from the text is, and not a promise; pdrouter_mispredicted_cached_tokens_total says how good it is.
+//
+// If only a smaller half is known, such as a system prompt before a document, what engines have of it says little: one that has it all may have
+// the rest too, or be computing it for another request. Then the estimate is better, and no ids are noted.
 func (k *Selection) readIDs(b *openai.Body, tenant string) {
 	if !k.m.publishes || k.f.blocks == nil {
 		return
@@ -24,7 +27,7 @@ func (k *Selection) readIDs(b *openai.Body, tenant string) {
 	if all == 0 && k.f.tokens != nil {
 		ids, _, all = k.f.tokens.Lookup(tokens.PromptOf(cmp.Or(b.Model, k.m.Name), tenant, b))
 	}
-	if len(ids) == 0 {
+	if len(ids) == 0 || 2*len(ids) < all {
 		return
 	}
 	p := k.prompt

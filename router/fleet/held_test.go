@@ -173,26 +173,26 @@ func TestCachedByEvents(t *testing.T) {
 	if got := r.said(me, turn(1)); got != "0 by estimate, 0 by estimate, 0 by estimate" {
 		t.Errorf("a chat whose ids are not known: %s", got)
 	}
-	r.fleet.tokens.Learn(tokens.PromptOf("m", "", turn(1)), ids(102))
-	for n, want := range map[int]string{1: "100 by events, 0 by estimate", 3: "100 by events, 0 by estimate"} { // ids that are likely count
+	r.fleet.tokens.Learn(tokens.PromptOf("m", "", turn(3)), ids(302))
+	for n, want := range map[int]string{3: "300 by events, 0 by estimate", 4: "300 by events, 0 by estimate", 7: "0 by estimate, 0 by estimate"} { // ids that are likely count, if most are known
 		if got := r.said(me, turn(n)); !strings.HasPrefix(got, want) {
 			t.Errorf("%d messages: %s; want %s", n, got, want)
 		}
 	}
 	r.index.Clear(*r.fleet.Engine("a").holder.Load())
-	k = r.find(me, turn(3))
+	k = r.find(me, turn(4))
 	k.NotePrompt(policies.Choice{Decode: 0})
 	k.ForgetPrompt()
-	if got := r.said(me, turn(3)); !strings.HasPrefix(got, "0 by events") {
+	if got := r.said(me, turn(4)); !strings.HasPrefix(got, "0 by events") {
 		t.Errorf("%s; want what was evicted to be gone though the engine was asked it", got)
 	}
 	r.fleet.Engine("a").SetHolder(nil)
-	k = r.find(me, turn(3))
+	k = r.find(me, turn(4))
 	if n, byEvents, known := k.Predicted(policies.Choice{Decode: 0}); n == 0 || byEvents || !known {
 		t.Errorf("%d tokens, by events: %v, known: %v; want an estimate", n, byEvents, known)
 	}
 	k.ForgetPrompt()
-	if got := r.said(me, turn(3)); strings.HasPrefix(got, "0") || strings.Contains(got, "events") {
+	if got := r.said(me, turn(4)); strings.HasPrefix(got, "0") || strings.Contains(got, "events") {
 		t.Errorf("%s; want an estimate as its events do not come", got)
 	}
 }
