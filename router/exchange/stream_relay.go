@@ -118,7 +118,10 @@ func (x *Exchange) stepStream() {
 // pour takes the events of all that is here. It reports false if that is nothing.
 func (x *Exchange) pour() (some bool) {
 	s := x.Reply.Stream
-	for d := s.Leg; s.NeedsMore(); some = true {
+	d, before := s.Leg, s.Pieces()
+	// All that is here has come together, in however many chunks: it may have waited for the client, or on the way.
+	defer func() { d.Work.Said(s.Pieces() - before) }()
+	for ; s.NeedsMore(); some = true {
 		b, err := d.Response.Take()
 		switch {
 		case err != nil:
@@ -128,9 +131,7 @@ func (x *Exchange) pour() (some bool) {
 			return some
 		}
 		d.Engine.Progressed()
-		before := s.Pieces()
 		s.Take(b)
-		d.Work.Said(s.Pieces() - before)
 	}
 	return true
 }
