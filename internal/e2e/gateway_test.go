@@ -22,9 +22,10 @@ type gateway struct {
 
 // backend is an engine as the configuration names it, by base URLs.
 type backend struct {
-	url, control string // control is empty for engines of others
-	side         string // host:port of the side channel, to be said in the configuration; mostly empty
-	plain        bool   // it calls requests as it is told to
+	url, control string   // control is empty for engines of others
+	side         string   // host:port of the side channel, to be said in the configuration; mostly empty
+	plain        bool     // it calls requests as it is told to
+	events       []string // host:port where it publishes KV events, and where it replays them; nil: it is not followed
 }
 
 // config is what the tests say in a configuration file. agents is the agents' listener, and more is written as it
@@ -52,7 +53,11 @@ func (c config) text(clients, operations string) string {
 		}
 		fmt.Fprintf(&b, "    %s:\n", role.name)
 		for i, e := range role.is {
-			fmt.Fprintf(&b, "      - {name: %s-%d, url: %q, control: %q, side_channel: %q, request_id_randomization_disabled: %v}\n", role.name, i, e.url, e.control, e.side, e.plain)
+			fmt.Fprintf(&b, "      - {name: %s-%d, url: %q, control: %q, side_channel: %q, request_id_randomization_disabled: %v", role.name, i, e.url, e.control, e.side, e.plain)
+			if e.events != nil {
+				fmt.Fprintf(&b, ", kv_events: {endpoint: tcp://%s, replay_endpoint: tcp://%s}", e.events[0], e.events[1])
+			}
+			b.WriteString("}\n")
 		}
 	}
 	return b.String() + c.more

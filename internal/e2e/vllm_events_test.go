@@ -29,7 +29,8 @@ const blockTokens = 32
 
 // TestStockVLLMEvents follows the KV events of stock vLLM: before each turn of a conversation the index says how many tokens of the prompt the
 // engine will take from its cache, and the engine then says how many it has taken. Turns with and without a salt, a reset of the cache, a
-// gateway that starts late, and an engine that is killed and started again, with the other form of hashes.
+// gateway that starts late, and an engine that is killed and started again, with the other form of hashes. In the end two engines serve behind
+// gateways of which the second knows of conversations by replayed events alone.
 func TestStockVLLMEvents(t *testing.T) {
 	v := prepare(t, "full")
 	at, events := freeAddresses(t, 2), freeAddresses(t, 2)
@@ -73,7 +74,7 @@ func TestStockVLLMEvents(t *testing.T) {
 		e.kill()
 		until(t, slow, "a dead engine has nothing", func() bool { return x.held(talk.last, "") == 0 })
 	})
-	_ = launch(role{bytes: true, blocks: 90})
+	e = launch(role{bytes: true, blocks: 90})
 	v.step(t, "another run of it", func() {
 		until(t, slow, "the engine is followed", func() bool { return x.stats().Live })
 		talk.predicted(t, x, "", false)
@@ -89,6 +90,7 @@ func TestStockVLLMEvents(t *testing.T) {
 			t.Error("nothing is left of the first conversation; want a part of it")
 		}
 	})
+	v.step(t, "a gateway that starts late sends conversations where they are", func() { v.goesOn(t, e, events) })
 	s := x.stats()
 	t.Logf("%+v", s)
 	if s.DecodeErrors != 0 || s.Orphans != 0 || s.Refused != 0 || s.Gaps != 0 {
