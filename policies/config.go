@@ -132,6 +132,23 @@ const (
 	reject    = "reject"
 )
 
+// WithDefaults returns the configuration with everything that it leaves out: in rules what default says, in default what the comments above say.
+func (c Config) WithDefaults() Config {
+	c = c.withDefaults()
+	c.Default.filtersAlone()
+	for i := range c.Rules {
+		c.Rules[i].filtersAlone()
+	}
+	return c
+}
+
+// filtersAlone leaves out what does not matter for the policy cost.
+func (c *Choosing) filtersAlone() {
+	if c.Policy == byCost {
+		c.Prefill, c.Decode = Role{Filters: c.Prefill.Filters}, Role{Filters: c.Decode.Filters}
+	}
+}
+
 func (c Config) withDefaults() Config {
 	zero := 0
 	c.Default = c.Default.or(Choosing{

@@ -28,7 +28,13 @@ var (
 // is left out means the same.
 func (l *Loaded) Dump() ([]byte, error) {
 	c := l.File
-	c.Config = c.WithDefaults()
+	c.Config = c.Config.WithDefaults()
+	if c.Policy.File == "" {
+		c.Policy.Config = c.Policy.WithDefaults()
+	}
+	if !reflect.ValueOf(c.Policy.Shadow).IsZero() {
+		c.Policy.Shadow = c.Policy.Shadow.WithDefaults()
+	}
 	if c.Metadata.Store == "redis" {
 		c.Metadata.Redis = c.Metadata.Redis.WithDefaults()
 	}

@@ -124,7 +124,18 @@ func TestConfigDump(t *testing.T) {
 	if err := os.WriteFile(zero, []byte("models: [{name: m, engines: [{name: e, url: \"http://e:1\"}]}]\ntimeouts: {keep_alive: 0s}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range append(files, zero) {
+	cost := filepath.Join(t.TempDir(), "cost.yaml")
+	if err := os.WriteFile(cost, []byte(`models: [{name: m, connector: none, engines: [{name: e, url: "http://e:1"}]}]
+policy:
+  rules:
+  - {name: few, models: [few], decode: {filters: [prompt_tokens], scorers: [load]}}
+  - {name: whole, models: [whole], objective: {itl: 9ms}}
+  default: {policy: cost, objective: {ttft: 1s}}
+  shadow: {default: {policy: cost}}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(files, zero, cost) {
 		if filepath.Base(file) == "policy.yaml" {
 			continue
 		}
@@ -153,9 +164,15 @@ func TestConfigDump(t *testing.T) {
 		if diff := cmp.Diff(got.WithDefaults(), want.WithDefaults()); diff != "" {
 			t.Errorf("%s: what was dumped differs (-got +want):\n%s", path, diff)
 		}
+		if !reflect.DeepEqual(got.Routing, want.Routing) || !reflect.DeepEqual(got.Shadow, want.Shadow) {
+			t.Errorf("%s: what was dumped chooses in another way:\n%s", path, text)
+		}
+		if file == cost && !strings.Contains(text, "    objective:\n      ttft: 1s\n      itl: 50ms\n") {
+			t.Errorf("the default of an objective is left out:\n%s", text)
+		}
 		if changed := want.Changes(got); len(changed) > 0 && file != zero {
 			for _, key := range changed {
-				if !strings.HasPrefix(key, "timeouts") && !strings.HasPrefix(key, "limits") && !strings.HasPrefix(key, "health") && !strings.HasPrefix(key, "queue") && !strings.HasPrefix(key, "metadata.redis") {
+				if !strings.HasPrefix(key, "timeouts") && !strings.HasPrefix(key, "limits") && !strings.HasPrefix(key, "health") && !strings.HasPrefix(key, "queue") && !strings.HasPrefix(key, "policy") && !strings.HasPrefix(key, "metadata.redis") {
 					t.Errorf("%s: %s differs", path, key)
 				}
 			}
