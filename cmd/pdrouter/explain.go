@@ -125,6 +125,8 @@ func printExplanation(out io.Writer, e fleet.Explanation) error {
 					all = append(all, fmt.Sprintf("%s %.2f×%g", v.Scorer, v.Score, v.Weight))
 				}
 				scores, sum = strings.Join(all, ", "), fmt.Sprintf("%.2f", x.Sum)
+			} else if scores == "" {
+				scores = x.Why
 			} else if x.Why != "" {
 				scores += ": " + x.Why
 			}

@@ -14,6 +14,7 @@ func TestExplanationIsPrinted(t *testing.T) {
 		{Role: "prefill", Policy: "prefix", Picker: "best", Engines: []fleet.ExplainedEngine{
 			{Explained: policies.Explained{Engine: "p0", Scores: []policies.Score{{Scorer: "least_work", Score: 1, Weight: 1}}, Sum: 1, Taken: true}, State: "up", Cached: 16},
 			{Explained: policies.Explained{Engine: "p1", LeftOut: "it is not used now"}, State: "draining", Why: "its configuration drains it"},
+			{Explained: policies.Explained{Engine: "p2"}, State: "slow_start", Why: "it is new, or back"},
 		}},
 	}}
 	var out bytes.Buffer
@@ -24,9 +25,10 @@ func TestExplanationIsPrinted(t *testing.T) {
 prefill on p0, decode on d0: prefill prefix 16 cached, 0 in flight · decode least_load 0=0
 
 prefill, by prefix, picker best
-   ENGINE  STATE     IN FLIGHT  CACHED  BACKLOG  SCORES                                           SUM   
-*  p0      up        0          16      0        least_work 1.00×1                                1.00  
-   p1      draining  0          0       0        it is not used now: its configuration drains it        
+   ENGINE  STATE       IN FLIGHT  CACHED  BACKLOG  SCORES                                           SUM   
+*  p0      up          0          16      0        least_work 1.00×1                                1.00  
+   p1      draining    0          0       0        it is not used now: its configuration drains it        
+   p2      slow_start  0          0       0        it is new, or back                                     
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)

@@ -28,7 +28,7 @@ var (
 // is left out means the same.
 func (l *Loaded) Dump() ([]byte, error) {
 	c := l.File
-	c.Config = c.Config.WithDefaults()
+	c.Config = c.WithDefaults()
 	if c.Policy.File == "" {
 		c.Policy.Config = c.Policy.WithDefaults()
 	}
