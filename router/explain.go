@@ -7,11 +7,12 @@ import (
 	"strings"
 
 	"pdrouter/router/edge"
+	"pdrouter/router/fanout"
 	"pdrouter/router/openai"
 )
 
 // explain says which engines the request with this body would be given to now, and why. It sends nothing and changes nothing. The path after
-// /explain is the route that the request would have.
+// /explain is the route that the request would have. Of several choices that are asked for one by one, the first is explained.
 func (r *Router) explain(w http.ResponseWriter, req *http.Request) {
 	s := r.snapshot()
 	path := strings.TrimPrefix(req.URL.Path, "/explain")
@@ -40,6 +41,11 @@ func (r *Router) explain(w http.ResponseWriter, req *http.Request) {
 	}
 	if s.sealer != nil { // what tenants have cached is not for those who ask here
 		b.Sealed = s.sealer.Seal("", b.Salt)
+	}
+	if fanout.Apart(s.fleet, m, b, s.cfg.Limits.MaxParallelChoices) {
+		if each := b.ChoiceBodies(); len(each) > 0 {
+			b = each[0]
+		}
 	}
 	var session uint64
 	if m.UsesSessions() {

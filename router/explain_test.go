@@ -65,6 +65,13 @@ func TestExplain(t *testing.T) {
 		if code, e, text := explain("/explain/v1/completions", `{"model":"tiny","prompt":"a","echo":true}`); code != 200 || e.Split || e.Reason != "echo" || len(e.Stages) != 1 {
 			t.Errorf("status %d: %s", code, text)
 		}
+		several := strings.Replace(body, "{", `{"n":2,"temperature":1,`, 1)
+		if code, e, text := explain("/explain/v1/chat/completions", several); code != 200 || !e.Split || e.Prefill != first {
+			t.Errorf("choices that are split: status %d: %s", code, text)
+		}
+		if code, e, text := explain("/explain/v1/chat/completions", strings.Replace(several, `"temperature":1`, `"temperature":0`, 1)); code != 200 || e.Split || e.Reason != "n>1" {
+			t.Errorf("choices of one text: status %d: %s", code, text)
+		}
 		for _, x := range []struct {
 			path, body string
 			code       int

@@ -23,7 +23,7 @@ func Packages() map[string]Package {
 			Outside: []string{"github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours: []string{"internal/background", "internal/disconnect", "metadata", "metadata/handshake", "policies", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/edge", "router/exchange", "router/fleet", "router/fleet/health", "router/handshake", "router/kvevents", "router/kvtransfer", "router/leg", "router/monitor", "router/openai", "router/reclaim", "router/report", "router/stored", "router/tokens", "router/upstream"},
+			Ours: []string{"internal/background", "internal/disconnect", "metadata", "metadata/handshake", "policies", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/edge", "router/exchange", "router/fanout", "router/fleet", "router/fleet/health", "router/handshake", "router/kvevents", "router/kvtransfer", "router/leg", "router/monitor", "router/openai", "router/reclaim", "router/report", "router/stored", "router/tokens", "router/upstream"},
 		},
 		"router/edge": {
 			Ours:    []string{"auth", "internal/disconnect", "internal/httpsyntax", "internal/nonblock", "router/admission", "router/config", "router/exchange", "router/fanout", "router/fleet", "router/leg", "router/openai", "router/reason", "router/stored"},
@@ -43,7 +43,7 @@ func Packages() map[string]Package {
 		"router/tokens":     {Ours: []string{"router/openai", "router/openai/jsonscan"}}, // token ids of prompts, by their messages
 		"router/stored":     {Ours: []string{"internal/background", "internal/httpsyntax", "router/config", "router/connector", "router/fleet", "router/leg", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/upstream"}},
 		"router/exchange":   {Ours: []string{"internal/background", "internal/disconnect", "internal/gather", "metadata", "policies", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/openai/answer", "router/reason", "router/reclaim", "router/relay", "router/report", "router/stored", "router/tokens", "router/upstream"}},
-		"router/fanout":     {Ours: []string{"internal/disconnect", "policies", "router/dispatch", "router/exchange", "router/leg", "router/openai", "router/openai/choices", "router/openai/sse", "router/reason", "router/relay", "router/report"}},
+		"router/fanout":     {Ours: []string{"internal/disconnect", "policies", "router/dispatch", "router/exchange", "router/fleet", "router/leg", "router/openai", "router/openai/choices", "router/openai/sse", "router/reason", "router/relay", "router/report"}},
 		"router/kvwatch":    {Ours: []string{"router/connector", "router/fleet", "router/leg", "router/monitor", "router/reason"}},
 		"router/leg":        {Ours: []string{"internal/gather", "internal/httpsyntax", "policies/forecast", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason", "router/upstream"}},
 		"router/fleet":      {Ours: []string{"internal/background", "metadata", "metadata/handshake", "policies", "policies/forecast", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/tokens", "router/upstream"}},

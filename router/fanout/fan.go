@@ -19,6 +19,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/exchange"
+	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/choices"
@@ -73,18 +74,8 @@ const room = 64 << 10
 // Begin begins to serve a request as one per choice. It returns nil if that cannot be, or would not be split: then the
 // body says for the planner why it is served whole.
 func Begin(r *exchange.Exchanges, q *exchange.Request, of Caller) *Fan {
-	b, m := q.Body, q.Model
-	if m.Connector.Traits().Mode == dispatch.Alone || !b.ServesChoicesApart(m.Connector.Traits().RequiresSplit) {
-		return nil
-	}
-	if b.Choices() > q.ServedBy.Config.Limits.MaxParallelChoices {
-		b.Unsplittable = openai.UnsplitFan
-		return nil
-	}
-	if c := chooseOne(q); !c.Split {
-		if c.Decode >= 0 {
-			b.Unsplittable = string(c.Reason)
-		}
+	b := q.Body
+	if !Apart(q.ServedBy.Fleet, q.Model, b, q.ServedBy.Config.Limits.MaxParallelChoices) {
 		return nil
 	}
 	bodies := b.ChoiceBodies()
@@ -105,10 +96,21 @@ func Begin(r *exchange.Exchanges, q *exchange.Request, of Caller) *Fan {
 	return f
 }
 
-// chooseOne asks the planner for one choice of the body.
-func chooseOne(q *exchange.Request) policies.Choice {
-	one := policies.Request{Model: q.Model.Name, PromptTokens: q.Body.PromptTokens() / q.Body.Prompts}
-	return q.ServedBy.Fleet.DryRun(q.Model, one)
+// Apart reports whether a request with this body is served as one per choice, of which there are at most so many. It asks the planner for one
+// of them. If it returns false, the body says for the planner why it is served whole.
+func Apart(f *fleet.Fleet, m *fleet.Model, b *openai.Body, most int) bool {
+	if m.Connector.Traits().Mode == dispatch.Alone || !b.ServesChoicesApart(m.Connector.Traits().RequiresSplit) {
+		return false
+	}
+	if b.Choices() > most {
+		b.Unsplittable = openai.UnsplitFan
+		return false
+	}
+	c := f.DryRun(m, policies.Request{Model: m.Name, PromptTokens: b.PromptTokens() / b.Prompts})
+	if !c.Split && c.Decode >= 0 {
+		b.Unsplittable = string(c.Reason)
+	}
+	return c.Split
 }
 
 // WatchClient has the request end when its client leaves.
