@@ -131,7 +131,7 @@ func (e *Engine) Said(l *Leg, now float64, even int, seconds float64, long int) 
 	l.tokens += n
 	e.context += n
 	e.gaps.add(now, float64(long))
-	e.model.said(n, long)
+	e.model.said(now, n, long)
 	if e.observed += n; even > 0 && seconds > 0 && e.observed >= observeEvery {
 		e.observed = 0
 		x := stepTerms(e.streams, e.context)

@@ -187,8 +187,8 @@ func TestDemand(t *testing.T) {
 		t.Errorf("a rate of %v long after the last request", late)
 	}
 	e.Said(&l, 0, 0, 0, 1000)
-	if got := m.Demand(100).LongGaps; got != leastAllowed {
-		t.Errorf("%v long gaps; want a bound of %v", got, leastAllowed)
+	if got := m.Demand(100).LongGaps; got != -10 {
+		t.Errorf("%v long gaps; want a bound of %v", got, -10)
 	}
 }
 

@@ -15,6 +15,7 @@ type Model struct {
 	move     fit     // seconds from prefill's end to decode's first token, by policies.MoveTerms
 	arrivals decayed // requests
 	answer   float64 // tokens of an answer, in the mean of recent ones
+	tokens   decayed // of answers
 	allowed  float64 // long gaps that there may be
 	late     float64 // by how much times to the first token differ from what was predicted, in the mean of recent ones, as a part of the time
 }
@@ -29,15 +30,15 @@ var (
 const (
 	firstAnswer = 256 // tokens
 	firstLate   = .2
-	// Of all tokens, one in a hundred may come late; what is saved up is bounded.
+	// Of all tokens, one in a hundred may come late. What is saved up is bounded: by mostAllowed, or by savedUp, whichever is more.
 	longGapsAllowed = .01
-	mostAllowed     = 200
-	leastAllowed    = -20
+	mostAllowed     = 100
+	savedUp         = 3 // of what the tokens of the last 20 s allow
 )
 
 // NewModel returns a model of whose engines nothing is known.
 func NewModel() *Model {
-	return &Model{prompt: newFit(firstPrompt...), step: newFit(firstStep...), move: newFit(firstMove...), answer: firstAnswer, late: firstLate, allowed: mostAllowed / 4}
+	return &Model{prompt: newFit(firstPrompt...), step: newFit(firstStep...), move: newFit(firstMove...), answer: firstAnswer, late: firstLate, allowed: mostAllowed / 2}
 }
 
 // Arrived notes that a request is given to engines.
@@ -135,8 +136,10 @@ func stepTerms(streams, context int) vector {
 	return vector{t[0], t[1], t[2]}
 }
 
-func (m *Model) said(tokens, long int) {
+func (m *Model) said(now float64, tokens, long int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.allowed = max(leastAllowed, min(mostAllowed, m.allowed+longGapsAllowed*float64(tokens)-float64(long)))
+	m.tokens.add(now, float64(tokens))
+	most := max(mostAllowed, savedUp*longGapsAllowed*m.tokens.at(now))
+	m.allowed = max(-most/10, min(most, m.allowed+longGapsAllowed*float64(tokens)-float64(long)))
 }
