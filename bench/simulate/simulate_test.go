@@ -124,6 +124,15 @@ func TestPredictions(t *testing.T) {
 	}
 }
 
+// TestVerdictsBesideNothing: where the others keep no objective, cost is no number of times as good.
+func TestVerdictsBesideNothing(t *testing.T) {
+	rows := []Row{{Mix: "recorded", Rate: 2, Policy: "cost", Attainment: .025}, {Mix: "recorded", Rate: 2, Layout: "4D", Policy: "aggregated"}}
+	want := []string{"recorded at 2/s: cost 2.5%, none of the others any"}
+	if d := cmp.Diff(want, Verdicts(rows)); d != "" {
+		t.Error(d)
+	}
+}
+
 func TestParseLayout(t *testing.T) {
 	for text, want := range map[string]Layout{"2P2D": {2, 2, 0}, "4D": {0, 4, 0}, "4E": {0, 0, 4}, "1P1D2E": {1, 1, 2}, "1P1E": {1, 0, 1}} {
 		if got, err := ParseLayout(text); got != want || err != nil || got.String() != text {

@@ -265,7 +265,10 @@ func Verdicts(rows []Row) []string {
 		if !any {
 			continue
 		}
-		line := fmt.Sprintf("%s at %g/s: cost %.2f times %s %s", r.Mix, r.Rate, r.Attainment/max(other.Attainment, 1e-9), other.Layout, other.Policy)
+		line := fmt.Sprintf("%s at %g/s: cost %.2f times %s %s", r.Mix, r.Rate, r.Attainment/other.Attainment, other.Layout, other.Policy)
+		if other.Attainment == 0 {
+			line = fmt.Sprintf("%s at %g/s: cost %.1f%%, none of the others any", r.Mix, r.Rate, 100*r.Attainment)
+		}
 		if split, any := best(rows, r.Mix, r.Rate, func(o Row) bool { return o.Policy == "split" }); any {
 			line += fmt.Sprintf("; p99 between tokens %.0f ms, best split %.0f ms", 1e3*r.ITLP99, 1e3*split.ITLP99)
 		}

@@ -139,9 +139,12 @@ func readTrace(path string, mixes []simulate.Mix, window time.Duration) ([]load.
 
 // mixesOf are the mixes with these names, all if there is none, at the rates that are asked for or at those of so many engines.
 func mixesOf(names []string, rates []float64, engines int) ([]simulate.Mix, error) {
-	for _, r := range rates {
+	for i, r := range rates {
 		if !(r > 0) || r > 1e4 {
 			return nil, fmt.Errorf("--rate %v; want more than 0, at most 10000", r)
+		}
+		if slices.Contains(rates[:i], r) {
+			return nil, fmt.Errorf("--rate %v is given twice; want each once", r)
 		}
 	}
 	var out []simulate.Mix

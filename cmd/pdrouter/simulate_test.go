@@ -23,6 +23,7 @@ func TestSimulateCommand(t *testing.T) {
 		"--ttft -1s":                "--ttft -1s; want more than 0",
 		"--itl 0s":                  "--itl 0s; want more than 0",
 		"--rate 1,NaN":              "--rate NaN; want more than 0, at most 10000",
+		"--rate 1 --rate 2,1":       "--rate 1 is given twice; want each once",
 		"--mix long":                `--mix "long"; want recorded, prompts/4, answers*4`,
 		"--layout 4E":               "--layout is of the configuration's policy; want -c FILE beside it",
 		"--layout 4F -c pdrouter.y": `--layout "4F"; want engines by role, such as 2P2D, 4D or 1P1D2E`,
