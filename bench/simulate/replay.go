@@ -232,9 +232,9 @@ func (r *replay) answered(l *leg, t sim.ModelToken) {
 		}
 	default:
 		if gap := t.At - o.Chunks[n-2]; gap > r.itl {
-			l.engine.work.Said(&l.work, now, 0, 0, 1)
+			l.engine.work.Said(&l.work, now, 1, 0, 0, 1)
 		} else {
-			l.engine.work.Said(&l.work, now, 1, gap.Seconds(), 0)
+			l.engine.work.Said(&l.work, now, 1, 1, gap.Seconds(), 0)
 		}
 	}
 	if t.Last {

@@ -42,6 +42,15 @@ func newFit(first ...float64) fit {
 // of is what the fit says of terms.
 func (f *fit) of(x vector) float64 { return dot(&x, &f.weights) }
 
+// learnFrom takes in an observation at one engine, and the engine's ratio. What came in much less time than it should have was held up before, so
+// it counts as half of what was expected: else one such observation would outweigh thousands of others.
+func (f *fit) learnFrom(x vector, y float64, of *ratio) {
+	expected := f.of(x)
+	y = max(y, expected*of.value()/2)
+	of.add(y, expected)
+	f.learn(x, y)
+}
+
 // learn takes an observation in, y more than 0.
 func (f *fit) learn(x vector, y float64) {
 	for i := range f.n {

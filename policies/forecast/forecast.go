@@ -119,15 +119,15 @@ func (e *Engine) settle(now float64) {
 	}
 }
 
-// Said notes tokens of a leg's answer: the seconds between those that came evenly, and how many came after a gap that is longer than the
-// request's objective.
-func (e *Engine) Said(l *Leg, now float64, even int, seconds float64, long int) {
+// Said notes tokens of a leg's answer: how many of them came evenly and the seconds before these, and how many gaps were longer than the
+// request's objective. Tokens that came together behind such a gap are neither.
+func (e *Engine) Said(l *Leg, now float64, tokens, even int, seconds float64, long int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if l.state != streaming {
 		return
 	}
-	n := even + long
+	n := tokens
 	l.tokens += n
 	e.context += n
 	e.gaps.add(now, float64(long))
@@ -135,7 +135,7 @@ func (e *Engine) Said(l *Leg, now float64, even int, seconds float64, long int) 
 	if e.observed += n; even > 0 && seconds > 0 && e.observed >= observeEvery {
 		e.observed = 0
 		x := stepTerms(e.streams, e.context)
-		e.step.add(seconds/float64(even), e.model.learnStep(x, seconds/float64(even)))
+		e.model.learnStep(x, seconds/float64(even), &e.step)
 	}
 }
 
@@ -149,6 +149,7 @@ func (e *Engine) End(l *Leg, now float64) {
 	e.settle(now)
 	switch l.state {
 	case computing:
+		e.undo(l, now)
 		e.remove(l, now)
 	case streaming:
 		e.streams--
@@ -180,7 +181,7 @@ func (e *Engine) observe(l *Leg, now float64) {
 		return
 	}
 	if took := now - from; took > 0 {
-		e.prompt.add(took, e.model.learnPrompt(x, took))
+		e.model.learnPrompt(x, took, &e.prompt)
 	}
 }
 
@@ -212,6 +213,16 @@ func (e *Engine) longGaps(now float64) float64 {
 
 // firstLongGaps is longGaps of an engine with steps of 2,048 tokens, of which none has been seen.
 const firstLongGaps = 6
+
+// undo takes back what of a prompt's work will not be done.
+func (e *Engine) undo(l *Leg, now float64) {
+	left := l.work
+	if e.prompts[0] == l {
+		left = min(left, max(0, max(e.began, l.read)+l.work-now))
+	}
+	e.busy.add(now, -min(left, e.busy.at(now)))
+	e.stepped.add(now, -min(left*float64(e.streams), e.stepped.at(now)))
+}
 
 // remove removes a leg from those whose prompts are to be computed.
 func (e *Engine) remove(l *Leg, now float64) {

@@ -90,15 +90,15 @@ func TestStreams(t *testing.T) {
 	e.FirstToken(&received, 1.1)
 	e.FirstToken(&handed, 1.4)
 	count(2, 300)
-	e.Said(&own, 1.2, 3, .03, 1)
-	e.Said(&handed, 1.2, 3, .03, 1) // it has no answer
+	e.Said(&own, 1.2, 4, 3, .03, 1)
+	e.Said(&handed, 1.2, 4, 3, .03, 1) // it has no answer
 	count(2, 304)
 	for range 2 {
 		for _, l := range []*Leg{&own, &received, &handed, &never} {
 			e.End(l, 2)
 		}
 	}
-	e.Said(&own, 3, 1, .01, 0) // it has ended
+	e.Said(&own, 3, 1, 1, .01, 0) // it has ended
 	count(0, 0)
 }
 
@@ -137,7 +137,7 @@ func TestLearnsSpeed(t *testing.T) {
 			e.FirstToken(&l, now)
 			for range 20 {
 				now += times * .02
-				e.Said(&l, now, 1, times*.02, 0)
+				e.Said(&l, now, 1, 1, times*.02, 0)
 			}
 			e.End(&l, now)
 		}
@@ -166,6 +166,43 @@ func TestLearnsSpeed(t *testing.T) {
 	}
 }
 
+// TestBurst: tokens that were held up and came all at once do not make the engine fast.
+func TestBurst(t *testing.T) {
+	m := NewModel()
+	e := m.NewEngine()
+	var l Leg
+	now := 0.0
+	e.Begin(&l, now, 100, 0, true, false)
+	step := func() float64 {
+		w := e.Work(now)
+		return w.Speed.Step[0] + w.Speed.Step[1] + w.Speed.Step[2]*float64(w.Context)
+	}
+	for range 200 {
+		now += 16 * .02
+		e.Said(&l, now, 16, 16, 16*.02, 0)
+	}
+	now += .6
+	e.Said(&l, now, 10, 0, 0, 1)
+	e.Said(&l, now, 20, 20, 2e-5, 0)
+	if got := step(); !near(got, .02, .1) {
+		t.Errorf("a step of %v behind a burst; want 0.02", got)
+	}
+}
+
+// TestCanceledPrompts: an engine whose prompts were taken back has not computed them.
+func TestCanceledPrompts(t *testing.T) {
+	e := scripted().NewEngine()
+	for i := range 20 {
+		var l Leg
+		now := 1 + float64(i)/1000
+		e.Begin(&l, now, 100_000, 100_000, true, false)
+		e.End(&l, now+.0005)
+	}
+	if w := e.Work(2); w.Prompts > .01 {
+		t.Errorf("busy with prompts for a part of %v", w.Prompts)
+	}
+}
+
 // TestDemand: rates, answers, what is saved up of long gaps, and errors of predictions.
 func TestDemand(t *testing.T) {
 	m := NewModel()
@@ -178,7 +215,7 @@ func TestDemand(t *testing.T) {
 	var l Leg
 	e.Begin(&l, 0, 10, 0, true, false)
 	before := m.Demand(100).LongGaps
-	e.Said(&l, 0, 1000, 10, 5)
+	e.Said(&l, 0, 1005, 1000, 10, 5)
 	d := m.Demand(100)
 	if !near(d.Rate, 4, .15) || !near(d.Answer, 100, .01) || !near(d.Error, .1, .02) || !near(d.LongGaps-before, 1000*.01+.05-5, .01) {
 		t.Errorf("got %+v, %v long gaps before", d, before)
@@ -186,7 +223,7 @@ func TestDemand(t *testing.T) {
 	if late := m.Demand(1000).Rate; late > 1e-6 {
 		t.Errorf("a rate of %v long after the last request", late)
 	}
-	e.Said(&l, 0, 0, 0, 1000)
+	e.Said(&l, 0, 1000, 0, 0, 1000)
 	if got := m.Demand(100).LongGaps; got != -10 {
 		t.Errorf("%v long gaps; want a bound of %v", got, -10)
 	}
@@ -215,7 +252,7 @@ func TestRandomWalk(t *testing.T) {
 			case 1:
 				e.FirstToken(l, now)
 			case 2:
-				e.Said(l, now, rng.IntN(30), rng.Float64(), rng.IntN(3))
+				e.Said(l, now, 40, rng.IntN(30), rng.Float64(), rng.IntN(3))
 			case 3:
 				e.End(l, now)
 				begun[i] = false

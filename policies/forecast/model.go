@@ -63,7 +63,7 @@ func (m *Model) Moved(tokens int, seconds float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := policies.MoveTerms(tokens)
-	m.move.learn(vector{t[0], t[1]}, seconds)
+	m.move.learnFrom(vector{t[0], t[1]}, seconds, &ratio{})
 }
 
 // Predicted notes the time to a first token, and what had been predicted, in seconds.
@@ -99,22 +99,18 @@ func (m *Model) stepSeconds(streams, context int) float64 {
 	return m.step.of(stepTerms(streams, context))
 }
 
-// learnPrompt takes in how long a prompt took, and returns how long it was expected to take.
-func (m *Model) learnPrompt(x vector, seconds float64) float64 {
+// learnPrompt takes in how long a prompt took at an engine, into its ratio too.
+func (m *Model) learnPrompt(x vector, seconds float64, of *ratio) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	expected := m.prompt.of(x)
-	m.prompt.learn(x, seconds)
-	return expected
+	m.prompt.learnFrom(x, seconds, of)
 }
 
-// learnStep takes in how long a step took, and returns how long it was expected to take.
-func (m *Model) learnStep(x vector, seconds float64) float64 {
+// learnStep takes in how long a step took at an engine, into its ratio too.
+func (m *Model) learnStep(x vector, seconds float64, of *ratio) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	expected := m.step.of(x)
-	m.step.learn(x, seconds)
-	return expected
+	m.step.learnFrom(x, seconds, of)
 }
 
 // speed is that of an engine whose prompts and steps take so many times as long as those of engines in the mean.

@@ -89,10 +89,13 @@ func (m *Model) LongGap() time.Duration { return time.Duration(m.objective.ITL *
 
 // forecast is what is predicted of the model's engines; nil if no policy asks for that, or nothing is asked for a request.
 func (k *Selection) forecast() *policies.Forecast {
-	if k.m.Forecast == nil || k.prompt == nil {
+	if k.m.Forecast == nil {
 		return nil
 	}
-	now, f := Seconds(k.Now), &k.prompt.forecast
+	now, f := Seconds(k.Now), new(policies.Forecast)
+	if k.prompt != nil { // nearly always: a stream that goes on elsewhere has none
+		f = &k.prompt.forecast
+	}
 	f.Prefill, f.Decode, f.Demand = works(f.Prefill[:0], k.m.Prefill, now), works(f.Decode[:0], k.m.Decode, now), k.m.Forecast.Demand(now)
 	return f
 }

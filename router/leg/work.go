@@ -19,8 +19,8 @@ type Work struct {
 	leg    forecast.Leg
 	last   time.Time // when a token came; zero before the first
 
-	even, long int // tokens that were not told yet
-	seconds    float64
+	tokens, even, long int // that were not told yet
+	seconds            float64
 }
 
 // toldEvery is how many tokens are told to the forecast at once, so that a token costs no lock.
@@ -53,18 +53,18 @@ func (w *Work) Said(tokens int) {
 	w.last = now
 	if gap > w.Late*time.Duration(tokens) {
 		w.long++
-		tokens--
 	} else {
+		w.even += tokens
 		w.seconds += gap.Seconds()
 	}
-	if w.even += tokens; w.even+w.long >= toldEvery {
+	if w.tokens += tokens; w.tokens >= toldEvery {
 		w.tell(now)
 	}
 }
 
 func (w *Work) tell(now time.Time) {
-	w.engine.Said(&w.leg, fleet.Seconds(now), w.even, w.seconds, w.long)
-	w.even, w.long, w.seconds = 0, 0, 0
+	w.engine.Said(&w.leg, fleet.Seconds(now), w.tokens, w.even, w.seconds, w.long)
+	w.tokens, w.even, w.long, w.seconds = 0, 0, 0, 0
 }
 
 // End notes that the engine has no more to do. It may be called twice.
@@ -73,7 +73,7 @@ func (w *Work) End() {
 		return
 	}
 	now := time.Now()
-	if w.even+w.long > 0 {
+	if w.tokens > 0 {
 		w.tell(now)
 	}
 	w.engine.End(&w.leg, fleet.Seconds(now))
