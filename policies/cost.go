@@ -127,7 +127,10 @@ func (r *role) left(q *Request, d Draw, engines []Engine, told *explainer) *Cand
 	}
 	if c.Len() > 0 {
 		if taken := c.takePart(false); taken >= 0 {
-			c.at = append(c.at[:0], c.at[taken])
+			c.keep = room(c.keep, len(c.at))
+			clear(c.keep)
+			c.keep[taken] = true
+			c.retain(c.keep, "it was the turn of an engine with less than a full part")
 		}
 	}
 	return c

@@ -148,6 +148,29 @@ func TestCostTakesTheCheapest(t *testing.T) {
 	}
 }
 
+// TestCostPart: an engine in its slow start gets its turns, and an explanation says why the others were left out then.
+func TestCostPart(t *testing.T) {
+	p := costPolicy(t, "")
+	fresh, old := at(0, 0, 0), at(0, 0, 900)
+	fresh.Name, fresh.Share, old.Name = "fresh", .5, "old"
+	f := fleetOf(nil, []known{fresh, old}, Demand{})
+	taken := [2]int{}
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 1000 {
+		d := Draw{Random: rng.Uint64()}
+		c, stages := p.Explain(Request{PromptTokens: 1000}, f, d)
+		taken[c.Decode]++
+		other := stages[0].Candidates[1-c.Decode]
+		why := []string{"it was the turn of an engine with less than a full part", "it has less than a full part, and it was not its turn"}[c.Decode]
+		if other.LeftOut != why {
+			t.Fatalf("took %d; %+v", c.Decode, other)
+		}
+	}
+	if taken[0] < 250 || taken[0] > 420 { // a third
+		t.Errorf("taken %v", taken)
+	}
+}
+
 // TestCostEqualsTakeTurns: engines of which nothing is known get their turns.
 func TestCostEqualsTakeTurns(t *testing.T) {
 	p := costPolicy(t, "")
