@@ -1,6 +1,6 @@
 // Package simulate replays a trace on modelled engines (package bench/sim) in their own time, with the code that chooses engines in the gateway:
-// policies, policies/forecast and policies/prefixes. Nothing else of a gateway is there, and nobody waits for a clock: the same trace gives the
-// same figures on any machine, to the nanosecond. `pdrouter simulate` and bench/suites/replay call it.
+// policies, policies/forecast and policies/prefixes. There is no other part of a gateway, and no clock: the same trace gives the same figures on
+// any machine, to the nanosecond. `pdrouter simulate` and bench/suites/replay call it.
 package simulate
 
 import (
@@ -44,6 +44,7 @@ type engine struct {
 	holder prefixes.Holder
 	known  policies.Engine
 	work   *forecast.Engine
+	load   policies.Work // when the last request came
 }
 
 // leg is a leg under way.
@@ -79,7 +80,7 @@ type replay struct {
 
 // Replay replays a trace to the end of its last answer.
 func Replay(s Setup, trace []load.Request) (Result, error) {
-	if s.Prefill+s.Either < 0 || s.Decode+s.Either < 1 {
+	if s.Decode+s.Either < 1 {
 		return Result{}, fmt.Errorf("bench: simulate: %+v; want at least one engine that gives answers", s.Layout)
 	}
 	r := newReplay(s)
@@ -170,13 +171,13 @@ func (r *replay) look(t load.Request, now float64) {
 	}
 	r.pieces = r.index.Find(r.chain, r.pieces)
 	for _, e := range r.engines {
-		e.known.Cached = load.TraceBlock * int(r.pieces[e.holder])
+		e.known.Cached, e.load = load.TraceBlock*int(r.pieces[e.holder]), e.work.Work(now)
 	}
 	for i, e := range r.prefill {
-		r.view.Prefill[i], r.view.Forecast.Prefill[i] = e.known, e.work.Work(now)
+		r.view.Prefill[i], r.view.Forecast.Prefill[i] = e.known, e.load
 	}
 	for i, e := range r.decode {
-		r.view.Decode[i], r.view.Forecast.Decode[i] = e.known, e.work.Work(now)
+		r.view.Decode[i], r.view.Forecast.Decode[i] = e.known, e.load
 	}
 	r.view.Forecast.Demand = r.model.Demand(now)
 }

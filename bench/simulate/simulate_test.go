@@ -133,6 +133,15 @@ func TestVerdictsBesideNothing(t *testing.T) {
 	}
 }
 
+// TestMix shortens prompts and lengthens answers; what stays of a prompt has its ids.
+func TestMix(t *testing.T) {
+	got := Mix{Prompt: .25, Answer: 4}.Of([]load.Request{{At: time.Millisecond, Input: 4100, Output: 7, Blocks: []int{0, 5, 6, 7, 8, 9, 10, 11, 12}}, {At: time.Millisecond, Input: 3, Output: 1, Blocks: []int{0}}})
+	want := []load.Request{{At: time.Millisecond, Input: 1025, Output: 28, Blocks: []int{0, 5, 6}}, {At: time.Millisecond, Input: 1, Output: 4, Blocks: []int{0}}}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(load.Request{})); d != "" {
+		t.Error(d)
+	}
+}
+
 func TestParseLayout(t *testing.T) {
 	for text, want := range map[string]Layout{"2P2D": {2, 2, 0}, "4D": {0, 4, 0}, "4E": {0, 0, 4}, "1P1D2E": {1, 1, 2}, "1P1E": {1, 0, 1}} {
 		if got, err := ParseLayout(text); got != want || err != nil || got.String() != text {

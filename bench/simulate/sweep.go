@@ -20,10 +20,11 @@ import (
 type Mix struct {
 	Name           string
 	Prompt, Answer float64   // so many times the trace's tokens: of each prompt its beginning
-	Rates          []float64 // requests a second for each four engines: from engines with little to do to more than any of them can do
+	Rates          []float64 // requests a second
 }
 
-// Mixes are those that are replayed unless others are asked for.
+// Mixes are those that are replayed unless others are asked for. Their rates are those of four engines, from engines with little to do to more than
+// any of them can do.
 var Mixes = []Mix{
 	{"recorded", 1, 1, []float64{.5, 1, 1.5, 2, 2.5, 3}},
 	{"prompts/4", .25, 1, []float64{2, 4, 6, 8, 10, 12.5}},
@@ -204,36 +205,30 @@ func ParseLayout(text string) (Layout, error) {
 	return l, nil
 }
 
-// thresholds are the fixed thresholds of which the best stands beside cost, in tokens of a prompt.
+// thresholds are those that stand beside cost: prompts of fewer tokens are not split.
 var thresholds = []int{1024, 4096, 16384}
 
 // Baselines are what cost is held against on n engines: these serving requests alone by prefix, each static split by prefix, and engines of
 // either role that always split, or split prompts above a threshold.
 func Baselines(n int) ([]System, error) {
-	prefix := policies.Role{Policy: "prefix"}
-	systems := []System{{Layout: Layout{Decode: n}, Name: "aggregated"}}
+	var systems []System
+	var failed error
+	add := func(name string, of Layout, least int) {
+		prefix := policies.Role{Policy: "prefix"}
+		p, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{MinPromptTokens: &least}, Prefill: prefix, Decode: prefix}})
+		systems, failed = append(systems, System{Layout: of, Name: name, Policy: p}), cmp.Or(failed, err)
+	}
+	add("aggregated", Layout{Decode: n}, 0)
 	for prefill := 1; prefill < n; prefill++ {
-		systems = append(systems, System{Layout: Layout{Prefill: prefill, Decode: n - prefill}, Name: "split"})
+		add("split", Layout{Prefill: prefill, Decode: n - prefill}, 0)
 	}
 	if n > 1 {
-		systems = append(systems, System{Layout: Layout{Either: n}, Name: "always"})
-	}
-	for i := range systems {
-		var err error
-		if systems[i].Policy, err = policies.New(policies.Config{Default: policies.Choosing{Prefill: prefix, Decode: prefix}}); err != nil {
-			return nil, err
-		}
-	}
-	if n > 1 {
+		add("always", Layout{Either: n}, 0)
 		for _, t := range thresholds {
-			p, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{MinPromptTokens: &t}, Prefill: prefix, Decode: prefix}})
-			if err != nil {
-				return nil, err
-			}
-			systems = append(systems, System{Layout: Layout{Either: n}, Name: fmt.Sprintf("above %d", t), Policy: p})
+			add(fmt.Sprintf("above %d", t), Layout{Either: n}, t)
 		}
 	}
-	return systems, nil
+	return systems, failed
 }
 
 // Cost is the policy cost on n engines of either role.

@@ -18,7 +18,7 @@ func found(points []*sweepPoint) []string {
 		var order, said []string
 		var asked, prompts, answers int
 		for _, p := range points {
-			if p.mix.name != m.name || p.policies() {
+			if p.mix.Name != m.Name || p.policies() {
 				continue
 			}
 			asked, prompts, answers = asked+p.asked, prompts+p.prompts, answers+p.answers
@@ -42,7 +42,7 @@ func found(points []*sweepPoint) []string {
 			}
 			won = strings.Join(order, ", ")
 		}
-		lines = append(lines, fmt.Sprintf("**%s** (prompts of %d tokens, answers of %d in the mean): %s. %s.", m.name, prompts/asked, answers/asked, won, strings.Join(said, ", ")))
+		lines = append(lines, fmt.Sprintf("**%s** (prompts of %d tokens, answers of %d in the mean): %s. %s.", m.Name, prompts/asked, answers/asked, won, strings.Join(said, ", ")))
 	}
 	if len(lines) > 0 {
 		lines = append([]string{"Which is better, split or aggregated, by the part of the requests that are good: that of the best split, and of aggregated engines. One is ahead if it is with so many choices of conversations that chance alone would do it once in twenty times at the most; else they are level."}, lines...)
@@ -100,7 +100,7 @@ func policiesFound(points []*sweepPoint) []string {
 		if !p.policies() {
 			continue
 		}
-		lines = append(lines, fmt.Sprintf("Policies beside round robin at %g/s, %s, by the part of the requests that are good, with %d choices of conversations:", p.rate, p.mix.name, len(p.rounds[0])))
+		lines = append(lines, fmt.Sprintf("Policies beside round robin at %g/s, %s, by the part of the requests that are good, with %d choices of conversations:", p.rate, p.mix.Name, len(p.rounds[0])))
 		for i := 0; i < len(p.runs); i += len(replayPolicies) {
 			robin := p.figure("", i+slices.Index(replayPolicies, "round_robin"), 0)
 			var said []string

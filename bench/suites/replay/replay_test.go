@@ -168,15 +168,6 @@ func TestVirtualReplay(t *testing.T) {
 	}
 }
 
-// TestReplayMix shortens prompts and lengthens answers; what stays of a prompt has its ids.
-func TestReplayMix(t *testing.T) {
-	got := replayMix{prompt: .25, answer: 4}.of([]load.Request{{At: time.Millisecond, Input: 4100, Output: 7, Blocks: []int{0, 5, 6, 7, 8, 9, 10, 11, 12}}, {At: time.Millisecond, Input: 3, Output: 1, Blocks: []int{0}}})
-	want := []load.Request{{At: time.Millisecond, Input: 1025, Output: 28, Blocks: []int{0, 5, 6}}, {At: time.Millisecond, Input: 1, Output: 4, Blocks: []int{0}}}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(load.Request{})); d != "" {
-		t.Error(d)
-	}
-}
-
 // TestReplayFound words who is ahead of made-up rounds.
 func TestReplayFound(t *testing.T) {
 	point := func(rate float64, rounds ...[]float64) *sweepPoint {

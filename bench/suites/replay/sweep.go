@@ -12,19 +12,14 @@ import (
 	"pdrouter/bench/load"
 	"pdrouter/bench/report"
 	"pdrouter/bench/sim"
+	"pdrouter/bench/simulate"
 )
 
-// replayMix is a trace with prompts and answers of other lengths.
-type replayMix struct {
-	name           string
-	prompt, answer float64   // so many times the trace's tokens: of each prompt its beginning
-	rates          []float64 // requests a second: from engines with little to do to more than any of them can do
-}
-
-var replayMixes = []replayMix{
-	{"as recorded", 1, 1, []float64{.5, 1, 1.5, 2, 2.5, 3}},
-	{"prompts ÷ 4", .25, 1, []float64{2, 4, 6, 8, 10}},
-	{"answers × 4", 1, 4, []float64{.5, 1, 1.5, 2, 2.5}},
+// replayMixes are at rates from engines with little to do to more than any of them can do.
+var replayMixes = []simulate.Mix{
+	{Name: "as recorded", Prompt: 1, Answer: 1, Rates: []float64{.5, 1, 1.5, 2, 2.5, 3}},
+	{Name: "prompts ÷ 4", Prompt: .25, Answer: 1, Rates: []float64{2, 4, 6, 8, 10}},
+	{Name: "answers × 4", Prompt: 1, Answer: 4, Rates: []float64{.5, 1, 1.5, 2, 2.5}},
 }
 
 // sweepWindow is the engines' time in which the requests of a sweep come.
@@ -36,17 +31,6 @@ const policySeeds = 20
 // sweepMetrics are the figures of a sweep, those of a replay by their names.
 var sweepMetrics = []string{"good requests", "goodput", "TTFT p50", "TTFT p99", "ITL p99", hitsMetric}
 
-// of is the trace with the mix's lengths.
-func (m replayMix) of(trace []load.Request) []load.Request {
-	out := make([]load.Request, len(trace))
-	for i, t := range trace {
-		t.Input, t.Output = max(1, int(float64(t.Input)*m.prompt)), max(1, int(float64(t.Output)*m.answer))
-		t.Blocks = t.Blocks[:(t.Input-1)/load.TraceBlock+1]
-		out[i] = t
-	}
-	return out
-}
-
 // sweepRun is who serves a sweep's requests.
 type sweepRun struct {
 	fleet  replayFleet
@@ -55,7 +39,7 @@ type sweepRun struct {
 
 // sweepPoint is one mix at one rate, of several runs, each with each of the rounds' choices of conversations.
 type sweepPoint struct {
-	mix     replayMix
+	mix     simulate.Mix
 	rate    float64
 	runs    []sweepRun
 	rounds  [][][]float64 // by run, round and metric
@@ -64,7 +48,7 @@ type sweepPoint struct {
 	answers int
 }
 
-func (p *sweepPoint) name() string { return fmt.Sprintf("%s, %g/s", p.mix.name, p.rate) }
+func (p *sweepPoint) name() string { return fmt.Sprintf("%s, %g/s", p.mix.Name, p.rate) }
 
 // figure is a metric of a run.
 func (p *sweepPoint) figure(of string, run, metric int) report.Figure {
@@ -87,7 +71,7 @@ func sweepPoints() []*sweepPoint {
 		}
 	}
 	for _, m := range replayMixes {
-		for _, rate := range m.rates {
+		for _, rate := range m.Rates {
 			points = append(points, &sweepPoint{mix: m, rate: rate, runs: each})
 		}
 	}
@@ -145,7 +129,7 @@ func (p *sweepPoint) rows() []report.Row {
 				continue
 			}
 			row := one
-			row.Name, row.What, row.X = fmt.Sprintf("%g/s, %s", p.rate, p.runs[0].fleet.name), what+", "+p.mix.name, p.rate
+			row.Name, row.What, row.X = fmt.Sprintf("%g/s, %s", p.rate, p.runs[0].fleet.name), what+", "+p.mix.Name, p.rate
 			row.Ours = p.figure(p.runs[0].fleet.name, 0, k)
 			for i, run := range p.runs[1:] {
 				row.Beside = append(row.Beside, p.figure(run.fleet.name, i+1, k))
@@ -199,7 +183,7 @@ func (p *sweepPoint) measure(ctx context.Context, c sim.Costs, trace []load.Requ
 	}
 	var loads [][]load.Request
 	for round := range rounds {
-		load := p.mix.of(load.AtRate(trace, window, p.rate, uint64(replaySeed+round)))
+		load := p.mix.Of(load.AtRate(trace, window, p.rate, uint64(replaySeed+round)))
 		if len(load) < int(p.rate*window.Seconds()) {
 			return fmt.Errorf("bench: replay: the trace has %d requests in %v of the engines' time; want %g a second", len(load), window, p.rate)
 		}
