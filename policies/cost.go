@@ -1,8 +1,6 @@
 package policies
 
-import (
-	"sync"
-)
+import "sync"
 
 // The policy cost prices every path that a request can take: decode computes the prompt itself, or a prefill engine does and hands the KV over.
 // The price of a path is how many requests are thought to miss their objective because of it, this one and others; the lowest price is taken.
@@ -40,8 +38,9 @@ const (
 	// busyAfter is how many objectives an engine's wait may last until it is of no use to requests to come: more work does no harm then. So what
 	// misses its objective anyway is computed where other such requests wait, and the other engines stay free.
 	busyAfter = 1.5
-	// itlError is by which part predicted times between tokens are thought to differ.
-	itlError = .1
+	// errs is by which part of an objective predicted times are thought to be wrong. Replays with the error that is observed, which is larger under
+	// overload, keep fewer objectives.
+	errs = .1
 )
 
 // part is an engine's part of a path's price: it computes the prompt, or it gives the answer.
@@ -64,7 +63,6 @@ type pricing struct {
 	prefillWork, decodeWork []Work
 	objective               Objective
 	answer                  float64 // tokens that are expected
-	err                     float64 // of predictions, as a part of the objective
 	gap                     float64 // what a long gap counts
 	room                    float64 // what a second counts in which an engine computes prompts
 
@@ -120,12 +118,7 @@ func (r *rule) cheapest(q *Request, f Fleet, d Draw, w why, reason Reason, told 
 // it is, or none.
 func (r *role) left(q *Request, d Draw, engines []Engine, told *explainer) *Candidates {
 	c := candidatesOf(q, d, engines, told, everyEngine)
-	for _, f := range r.filters {
-		if c.Len() > 0 && !q.Pinned {
-			c.apply(f)
-		}
-	}
-	if c.Len() > 0 {
+	if c.applyAll(r.filters); c.Len() > 0 {
 		if taken := c.takePart(false); taken >= 0 {
 			c.keep = room(c.keep, len(c.at))
 			clear(c.keep)
@@ -148,7 +141,6 @@ func (p *pricing) begin(q *Request, f *Fleet, o Objective, told *explainer) {
 		}
 	}
 	p.answer = max(2, p.demand.Answer)
-	p.err = .1
 	p.gap = min(1/max(p.demand.LongGaps, 1e-3), mostGapWeight)
 	busy := 0.0 // of those that compute prompts
 	for i := range works {
@@ -177,38 +169,38 @@ func (o Objective) or(d Objective) Objective {
 
 // itl is the mean time between tokens of streams at an engine, with more streams and tokens than it has: a step, as much longer as the engine
 // is busy with prompts meanwhile.
-func (l *Work) itl(streams, tokens int) float64 { return l.step(streams, tokens) / (1 - l.Prompts) }
+func (w *Work) itl(streams, tokens int) float64 { return w.step(streams, tokens) / (1 - w.Prompts) }
 
 // computing is the part of an engine that computes the prompt.
-func (p *pricing) computing(e *Engine, l *Work, at int) part {
-	reads, work := l.prompt(p.q.PromptTokens, max(1, p.q.PromptTokens-e.Cached))
-	out := part{engine: e, at: at, seconds: max(l.Wait, reads) + work}
+func (p *pricing) computing(e *Engine, w *Work, at int) part {
+	reads, work := w.prompt(p.q.PromptTokens, max(1, p.q.PromptTokens-e.Cached))
+	out := part{engine: e, at: at, seconds: max(w.Wait, reads) + work}
 	out.within = p.inTime(out.seconds)
-	if l.Streams > 0 {
-		itl := l.itl(0, 0) + l.Wait/p.answer
-		out.streams = float64(l.Streams) * (p.keepsITL(itl) - p.keepsITL(itl+work/p.answer))
-		out.gaps = p.gap * float64(l.Streams) * work * l.Speed.LongGaps
+	if w.Streams > 0 {
+		itl := w.itl(0, 0) + w.Wait/p.answer
+		out.streams = float64(w.Streams) * (p.keepsITL(itl) - p.keepsITL(itl+work/p.answer))
+		out.gaps = p.gap * float64(w.Streams) * work * w.Speed.LongGaps
 	}
 	busy := busyAfter * p.objective.TTFT
-	out.room = p.room * (min(busy, l.Wait+work) - min(busy, l.Wait))
+	out.room = p.room * (min(busy, w.Wait+work) - min(busy, w.Wait))
 	return out
 }
 
 // giving is the part of a decode engine that gives the answer. wait is how long it has prompts to compute while it does.
-func (p *pricing) giving(e *Engine, l *Work, at int, wait float64) part {
-	out := part{engine: e, at: at, seconds: l.itl(1, p.q.PromptTokens) + wait/p.answer}
-	if l.Streams > 0 {
-		itl := l.itl(0, 0) + l.Wait/p.answer
-		longer := l.step(1, p.q.PromptTokens) - l.step(0, 0)
-		out.streams = float64(l.Streams) * (p.keepsITL(itl) - p.keepsITL(itl+longer))
+func (p *pricing) giving(e *Engine, w *Work, at int, wait float64) part {
+	out := part{engine: e, at: at, seconds: w.itl(1, p.q.PromptTokens) + wait/p.answer}
+	if w.Streams > 0 {
+		itl := w.itl(0, 0) + w.Wait/p.answer
+		longer := w.step(1, p.q.PromptTokens) - w.step(0, 0)
+		out.streams = float64(w.Streams) * (p.keepsITL(itl) - p.keepsITL(itl+longer))
 	}
-	out.gaps = p.gap * (l.Prompts*p.answer*out.seconds + wait) * l.Speed.LongGaps
+	out.gaps = p.gap * (w.Prompts*p.answer*out.seconds + wait) * w.Speed.LongGaps
 	out.within = p.keepsITL(out.seconds)
 	return out
 }
 
-func (p *pricing) inTime(ttft float64) float64  { return within(ttft, p.objective.TTFT, p.err) }
-func (p *pricing) keepsITL(itl float64) float64 { return within(itl, p.objective.ITL, itlError) }
+func (p *pricing) inTime(ttft float64) float64  { return within(ttft, p.objective.TTFT) }
+func (p *pricing) keepsITL(itl float64) float64 { return within(itl, p.objective.ITL) }
 func (p *pricing) late(ttft float64) float64    { return lateWeight * ttft / p.objective.TTFT }
 
 // priceAlone prices the paths on which decode computes the prompt.

@@ -171,7 +171,7 @@ func TestCostPart(t *testing.T) {
 	}
 }
 
-// TestCostEqualsTakeTurns: engines of which nothing is known get their turns.
+// TestCostEqualsTakeTurns: engines without a forecast cost the same, and take turns.
 func TestCostEqualsTakeTurns(t *testing.T) {
 	p := costPolicy(t, "")
 	got := [3]int{}

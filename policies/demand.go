@@ -25,7 +25,7 @@ type Forecast struct {
 	Demand          Demand
 }
 
-// unknown is an engine of which nothing is known.
+// unknown stands for an engine that no forecast is about.
 var unknown Work
 
 // workOf returns an engine's work.
@@ -41,7 +41,7 @@ type Demand struct {
 	Rate     float64    // requests a second, recently
 	Answer   float64    // tokens of an answer, in the mean
 	LongGaps float64    // gaps longer than the objective that there may be before more than one token in a hundred comes late
-	Error    float64    // by which part times to the first token differ from what was predicted, in the mean
+	Error    float64    // by which part times to the first token differ from what was predicted, in the mean; for people
 	Move     [2]float64 // seconds for each of MoveTerms
 }
 
@@ -64,16 +64,16 @@ func StepTerms(streams, context int) [3]float64 {
 // is moved.
 func MoveTerms(tokens int) [2]float64 { return [2]float64{1, float64(tokens)} }
 
-func (l *Work) step(streams, tokens int) float64 {
-	t := StepTerms(l.Streams+streams, l.Context+tokens)
-	return t[0]*l.Speed.Step[0] + t[1]*l.Speed.Step[1] + t[2]*l.Speed.Step[2]
+func (w *Work) step(streams, tokens int) float64 {
+	t := StepTerms(w.Streams+streams, w.Context+tokens)
+	return t[0]*w.Speed.Step[0] + t[1]*w.Speed.Step[1] + t[2]*w.Speed.Step[2]
 }
 
 // prompt is how long the engine reads a prompt, and how long it computes it.
-func (l *Work) prompt(prompt, uncached int) (reads, computes float64) {
-	t := PromptTerms(prompt, uncached, l.step(0, 0))
+func (w *Work) prompt(prompt, uncached int) (reads, computes float64) {
+	t := PromptTerms(prompt, uncached, w.step(0, 0))
 	for i := range t {
-		if x := t[i] * l.Speed.Prompt[i]; i < ReadTerms {
+		if x := t[i] * w.Speed.Prompt[i]; i < ReadTerms {
 			reads += x
 		} else {
 			computes += x
@@ -87,7 +87,7 @@ func (d *Demand) move(tokens int) float64 {
 	return t[0]*d.Move[0] + t[1]*d.Move[1]
 }
 
-// within is how likely a time is to be within an objective if it was predicted and errs by about a part of it.
-func within(seconds, objective, part float64) float64 {
-	return 1 / (1 + math.Exp((seconds-objective)/(part*objective)))
+// within is how likely a predicted time is to be within an objective.
+func within(seconds, objective float64) float64 {
+	return 1 / (1 + math.Exp((seconds-objective)/(errs*objective)))
 }

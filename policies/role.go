@@ -60,12 +60,7 @@ func (r *role) choose(c *Candidates) (int, picked) {
 			w.most = max(w.most, int32(c.Engine(i).Cached))
 		}
 	}
-	for _, f := range r.filters {
-		if c.Len() > 0 && !c.Request.Pinned {
-			c.apply(f)
-		}
-	}
-	if c.Len() == 0 {
+	if c.applyAll(r.filters); c.Len() == 0 {
 		return -1, w
 	}
 	taken, other := c.takePart(r.session), -1
@@ -81,6 +76,15 @@ func (r *role) choose(c *Candidates) (int, picked) {
 	}
 	c.told.take(c.at[taken])
 	return c.at[taken], w
+}
+
+// applyAll leaves out what filters do not keep; none if only one engine may serve the request.
+func (c *Candidates) applyAll(filters []filter) {
+	for _, f := range filters {
+		if c.Len() > 0 && !c.Request.Pinned {
+			c.apply(f)
+		}
+	}
 }
 
 // apply leaves out what a filter does not keep.

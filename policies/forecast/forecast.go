@@ -1,6 +1,6 @@
 // Package forecast knows how much the engines of a model have to do, and learns how fast they are: from what a gateway has sent to them and
 // when tokens came back. The policy cost (package policies) prices paths by it. It reads no clock: each call takes the time, in seconds
-// since any moment that is the same for all. It asks no engine. Package router/fleet tells it of legs, and so does bench/suites/replay of legs
+// since any moment that is the same for all. It asks no engine. Package router/fleet tells it of legs, and so does bench/simulate of legs
 // at modelled engines.
 package forecast
 
@@ -31,15 +31,14 @@ type Engine struct {
 
 // Leg is a request's part at one engine. Its methods are the engine's; the zero value is of a leg that has not begun.
 type Leg struct {
-	tokens   int     // that it holds
-	uncached int     // of its prompt, to be computed
-	terms    vector  // of the seconds that the prompt takes
-	work     float64 // seconds in which it is thought to be computed
-	at       float64 // when the leg began
-	read     float64 // when the prompt is thought to be read
-	answers  bool    // it brings the answer
-	silent   bool    // nobody tells when its prompt is computed
-	state    legState
+	tokens  int     // that it holds
+	terms   vector  // of the seconds that the prompt takes
+	work    float64 // seconds in which it is thought to be computed
+	at      float64 // when the leg began
+	read    float64 // when the prompt is thought to be read
+	answers bool    // it brings the answer
+	silent  bool    // FirstToken is not called for it
+	state   legState
 }
 
 type legState uint8
@@ -66,13 +65,13 @@ func (e *Engine) Begin(l *Leg, now float64, prompt, uncached int, answers, silen
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.settle(now)
-	*l = Leg{tokens: prompt, uncached: min(uncached, prompt), at: now, answers: answers, silent: silent}
+	*l = Leg{tokens: prompt, at: now, answers: answers, silent: silent}
 	if uncached <= 0 {
 		e.stream(l)
 		return
 	}
 	l.state = computing
-	l.terms = policies.PromptTerms(prompt, l.uncached, e.model.stepSeconds(e.streams, e.context)*e.step.value())
+	l.terms = policies.PromptTerms(prompt, min(uncached, prompt), e.model.stepSeconds(e.streams, e.context)*e.step.value())
 	reads, computes := e.model.promptSeconds(l.terms)
 	l.read, l.work = now+reads*e.prompt.value(), computes*e.prompt.value()
 	if len(e.prompts) == 0 {
@@ -127,12 +126,11 @@ func (e *Engine) Said(l *Leg, now float64, tokens, even int, seconds float64, lo
 	if l.state != streaming {
 		return
 	}
-	n := tokens
-	l.tokens += n
-	e.context += n
+	l.tokens += tokens
+	e.context += tokens
 	e.gaps.add(now, float64(long))
-	e.model.said(now, n, long)
-	if e.observed += n; even > 0 && seconds > 0 && e.observed >= observeEvery {
+	e.model.said(now, tokens, long)
+	if e.observed += tokens; even > 0 && seconds > 0 && e.observed >= observeEvery {
 		e.observed = 0
 		x := stepTerms(e.streams, e.context)
 		e.model.learnStep(x, seconds/float64(even), &e.step)

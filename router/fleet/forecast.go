@@ -29,8 +29,11 @@ func (f *Fleet) noteForecasts(was *Fleet) {
 				continue
 			}
 			m.objective = planner.Objective(m.Name)
-			if m.Forecast = forecast.NewModel(); was.Models[m.Name] != nil && was.Models[m.Name].Forecast != nil {
-				m.Forecast = was.Models[m.Name].Forecast
+			if old := was.Models[m.Name]; old != nil {
+				m.Forecast = old.Forecast
+			}
+			if m.Forecast == nil {
+				m.Forecast = forecast.NewModel()
 			}
 		}
 	}
@@ -87,7 +90,7 @@ func ObjectiveOf(b *openai.Body) policies.Objective {
 // LongGap is how long after another a token of the model's answers is late; 0 if no policy asks for that.
 func (m *Model) LongGap() time.Duration { return time.Duration(m.objective.ITL * float64(time.Second)) }
 
-// forecast is what is predicted of the model's engines; nil if no policy asks for that, or nothing is asked for a request.
+// forecast is what is predicted of the model's engines; nil if no policy asks for that.
 func (k *Selection) forecast() *policies.Forecast {
 	if k.m.Forecast == nil {
 		return nil
