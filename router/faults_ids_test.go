@@ -40,18 +40,13 @@ func TestFault19SameRequestID(t *testing.T) {
 			}
 			g.WaitIdle()
 			ids, prompts := map[string]bool{}, map[string]string{} // by the id that prefill was asked under
-			prompt := func(q *routertest.Request) string {
-				_, p, _ := strings.Cut(q.Body, `"prompt":"`)
-				p, _, _ = strings.Cut(p, `"`)
-				return p
-			}
 			for _, q := range s.Cluster.All()[before:] {
 				key := q.Leg + q.ID
 				if ids[key] || strings.Contains(q.ID, "same") || strings.Contains(q.Body, `"same"`) {
 					t.Errorf("%s was sent id %q again, or the client's: %s", q.Leg, q.ID, q.Body)
 				}
 				if ids[key] = true; q.Leg == "prefill" {
-					prompts[q.ID] = prompt(q)
+					prompts[q.ID] = q.Prompt()
 				}
 				for name := range q.Header {
 					switch name {
@@ -71,8 +66,8 @@ func TestFault19SameRequestID(t *testing.T) {
 				if ref, ok := q.KV["remote_request_id"].(string); ok && connectorName == connector.NamePull {
 					from = ref
 				}
-				if prompts[from] != prompt(q) {
-					t.Errorf("decode of %q takes the KV of %q", prompt(q), prompts[from])
+				if prompts[from] != q.Prompt() {
+					t.Errorf("decode of %q takes the KV of %q", q.Prompt(), prompts[from])
 				}
 			}
 			s.CheckNothingHeld(t)

@@ -142,9 +142,7 @@ func TestFault20And63Priority(t *testing.T) {
 	wg.Wait()
 	var got []string
 	for _, q := range s.Cluster.All() {
-		_, name, _ := strings.Cut(q.Body, `"prompt":"`)
-		name, _, _ = strings.Cut(name, `"`)
-		got = append(got, name)
+		got = append(got, q.Prompt())
 	}
 	if want := "first scoped gold plain liar scoped2"; strings.Join(got, " ") != want {
 		t.Errorf("served %v; want %s", got, want)

@@ -40,9 +40,7 @@ func TestQueueOrder(t *testing.T) {
 			wg.Wait()
 			var got []string
 			for _, q := range s.Cluster.All() {
-				_, name, _ := strings.Cut(q.Body, `"prompt":"`)
-				name, _, _ = strings.Cut(name, `"`)
-				got = append(got, name)
+				got = append(got, q.Prompt())
 			}
 			if strings.Join(got, " ") != row.want {
 				t.Errorf("served %v; want %s", got, row.want)

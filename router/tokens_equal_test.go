@@ -2,21 +2,19 @@ package router_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"pdrouter/internal/refengine"
+	"pdrouter/internal/refengine/refenginetest"
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/config"
@@ -71,29 +69,7 @@ var named = regexp.MustCompile(`"id":"[^"]*"|"created":\d+|"cached_tokens":\d+`)
 // TestTokensEqual compares the answers to 1,000 chats, split with decode's leg from the prompt's token ids, with those of one engine, byte by
 // byte: tools, calls, reasoning, content in parts, streams and the client's own wish for token ids.
 func TestTokensEqual(t *testing.T) {
-	e, err := refengine.New(refengine.Config{Model: "tiny", MaxModelLen: 8192})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := e.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- refengine.NewServer(e).Serve(ctx, ln, time.Second) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
-	engine := "http://" + ln.Addr().String()
+	engine := "http://" + refenginetest.Start(t, refengine.Config{Model: "tiny", MaxModelLen: 8192})
 	var forwarded atomic.Int64
 	srv := httptest.NewServer(stockLeg(engine, &forwarded))
 	defer srv.Close()

@@ -2,14 +2,12 @@ package load
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"net"
 	"testing"
-	"time"
 
 	"pdrouter/bench/fake"
 	"pdrouter/internal/refengine"
+	"pdrouter/internal/refengine/refenginetest"
 )
 
 // TestPrompts: equal ids are equal text, other ids other text, and a prompt has its tokens' length.
@@ -42,31 +40,10 @@ func byteTokens() tokenizer { return tokenizer{bytes: 1, head: 10, tail: 15} }
 // TestPromptsOfTheReferenceEngine: it counts the tokens that the trace says, answers with as many as asked for, and finds a prefix
 // again as far as the ids are equal.
 func TestPromptsOfTheReferenceEngine(t *testing.T) {
-	e, err := refengine.New(refengine.Config{PrefixCache: true, Model: fake.Model})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := e.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- refengine.NewServer(e).Serve(ctx, ln, 5*time.Second) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
+	engine := refenginetest.Start(t, refengine.Config{PrefixCache: true, Model: fake.Model})
 	trace := []Request{{0, 600, 3, []int{0, 1}}, {0, 1100, 5, []int{0, 1, 2}}}
 	for i, a := range byteTokens().Arrivals(trace, fake.Model) {
-		got, err := OpenLoop(ctx, ln.Addr().String(), []Arrival{a})
+		got, err := OpenLoop(t.Context(), engine, []Arrival{a})
 		if err != nil {
 			t.Fatal(err)
 		}

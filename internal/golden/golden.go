@@ -5,12 +5,32 @@ package golden
 import (
 	"flag"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
 var update = flag.Bool("update", false, "write the files that the tests compare with")
+
+// Recorded are the contents of the files that match the pattern, by their names without what stands behind the last dot. There is one at least.
+func Recorded(t testing.TB, pattern string) map[string][]byte {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("nothing recorded in %s: %v", pattern, err)
+	}
+	out := map[string][]byte{}
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))] = b
+	}
+	return out
+}
 
 // Updating reports whether the test runs with -update.
 func Updating() bool { return *update }

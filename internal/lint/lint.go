@@ -190,7 +190,8 @@ func Packages() map[string]Package {
 		"bench/suites/stock":     {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report", "bench/sim"}},
 		"bench/suites/stream":    {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report"}},
 		// The reference engine as a process: records, control routes, GPUs.
-		"internal/refengine/process": {Ours: []string{"auth", "auth/keys", "auth/records", "internal/configfile", "internal/cuda", "internal/field", "internal/refengine", "internal/reload", "kvplane/agent", "kvplane/control", "kvplane/memory", "kvplane/transport", "kvplane/transport/byname", "metadata", "metadata/client"}},
+		"internal/refengine/process":       {Ours: []string{"auth", "auth/keys", "auth/records", "internal/configfile", "internal/cuda", "internal/field", "internal/refengine", "internal/reload", "kvplane/agent", "kvplane/control", "kvplane/memory", "kvplane/transport", "kvplane/transport/byname", "metadata", "metadata/client"}},
+		"internal/refengine/refenginetest": {Ours: []string{"internal/refengine"}}, // for tests alone
 		"internal/refengine": {
 			Ours:    []string{"metadata", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "kvplane/memory", "kvplane/ticket", "kvplane/transport"},
 			Outside: []string{"github.com/valyala/fasthttp", "golang.org/x/sys"},

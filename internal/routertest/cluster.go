@@ -67,6 +67,13 @@ type Request struct {
 	Fault                 string // what it met
 }
 
+// Prompt is the prompt of its body, if that has no quote in it.
+func (q *Request) Prompt() string {
+	_, p, _ := strings.Cut(q.Body, `"prompt":"`)
+	p, _, _ = strings.Cut(p, `"`)
+	return p
+}
+
 // NewCluster makes a cluster without engines; push says that prefill writes to decode.
 func NewCluster(push bool) *Cluster {
 	return &Cluster{Push: push, prefill: map[string]bool{}, decode: map[string]chan struct{}{}, moved: map[string]bool{}, dropped: map[string]bool{}, unbegun: map[string]bool{}, atWork: map[string]bool{}}

@@ -2,31 +2,15 @@ package vllm
 
 import (
 	"maps"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
+	"pdrouter/internal/golden"
 	"pdrouter/metadata"
 )
 
 // recorded are answers of real engines.
-func recorded(t testing.TB) map[string][]byte {
-	t.Helper()
-	paths, err := filepath.Glob("testdata/*.msgpack")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no recorded answers: %v", err)
-	}
-	out := map[string][]byte{}
-	for _, path := range paths {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out[strings.TrimSuffix(filepath.Base(path), ".msgpack")] = b
-	}
-	return out
-}
+func recorded(t testing.TB) map[string][]byte { return golden.Recorded(t, "testdata/*.msgpack") }
 
 // TestRecordedAnswers reads what real engines have answered.
 func TestRecordedAnswers(t *testing.T) {

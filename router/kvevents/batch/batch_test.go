@@ -3,7 +3,6 @@ package batch
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,22 +14,7 @@ import (
 
 // recorded are batches as engines encode them: the map forms by vLLM 0.32's own classes, the positional forms in the field order of older
 // releases.
-func recorded(t testing.TB) map[string][]byte {
-	t.Helper()
-	paths, err := filepath.Glob("testdata/*.msgpack")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no recorded batches: %v", err)
-	}
-	out := map[string][]byte{}
-	for _, path := range paths {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out[strings.TrimSuffix(filepath.Base(path), ".msgpack")] = b
-	}
-	return out
-}
+func recorded(t testing.TB) map[string][]byte { return golden.Recorded(t, "testdata/*.msgpack") }
 
 // write is an event as the golden file shows it.
 func write(w *strings.Builder, e *Event) {
