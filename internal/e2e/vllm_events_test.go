@@ -29,8 +29,8 @@ const blockTokens = 32
 
 // TestStockVLLMEvents follows the KV events of stock vLLM: before each turn of a conversation the index says how many tokens of the prompt the
 // engine will take from its cache, and the engine then says how many it has taken. Turns with and without a salt, a reset of the cache, a
-// gateway that starts late, and an engine that is killed and started again, with the other form of hashes. In the end two engines serve behind
-// gateways of which the second knows of conversations by replayed events alone.
+// gateway that starts late, and an engine that is killed and started again, with the other form of hashes. In the end two engines
+// serve two gateways in turn; the second one knows of conversations by replayed events alone.
 func TestStockVLLMEvents(t *testing.T) {
 	v := prepare(t, "full")
 	at, events := freeAddresses(t, 2), freeAddresses(t, 2)

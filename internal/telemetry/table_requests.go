@@ -49,7 +49,7 @@ func requests() []Subject {
 				},
 				{
 					Name: "pdrouter_predicted_cached_tokens_total", Kind: Counter, Unit: "tokens", Labels: []string{"model", "by"}, AtStart: "all",
-					Help: "Cached tokens of prompts as a policy that looks at prefixes predicted them of the engine that computed the prompt: by events, which that engine publishes, or by estimate. Only of requests of which the engine has counted them.",
+					Help: "Cached tokens that a policy predicted for the engine that computes the prompt: by events, which the engine publishes, or by estimate. Only requests whose engine counted them.",
 				},
 				{
 					Name: "pdrouter_counted_cached_tokens_total", Kind: Counter, Unit: "tokens", Labels: []string{"model", "by"}, AtStart: "all",

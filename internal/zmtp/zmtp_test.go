@@ -111,7 +111,7 @@ const ready = "\x04\x06\x05READY"
 // hello is the greeting of ZMTP 3.0 without security.
 var hello = "\xff\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x03\x00NULL" + strings.Repeat("\x00", 48)
 
-// peer returns the address of one that says this to whoever connects, and then no more.
+// peer listens, and says this to whoever connects. It returns its address.
 func peer(t *testing.T, says string) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -103,7 +103,7 @@ func (x *Index) SetBound(bound int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	was := x.bound
-	if x.bound = min(max(bound, 1), 1<<31); x.bound != was && x.buckets != nil { // else nobody has joined
+	if x.bound = min(max(bound, 1), 1<<31); x.bound != was && x.buckets != nil { // the first Join makes them
 		x.makeBuckets()
 	}
 }
