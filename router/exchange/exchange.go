@@ -3,9 +3,9 @@
 // queue: the edge or a fan-out, its Caller, begins it, runs it, sends its Reply, and is told of its end. KV that a request leaves with an
 // engine is handed to package reclaim.
 //
-// Read exchange.go first, then perform.go for what each action does, mailbox.go for events from other goroutines, attempt_begin.go for how
-// engines are chosen and asked, stream_relay.go for a streamed answer, attempt_end.go for how legs end, transfer.go
-// for KV that does not come and for the end of a request without a client.
+// Read exchange.go first, then perform.go for what each action does, mailbox.go for events from other goroutines, plan.go for how
+// engines are chosen, attempt_begin.go for how they are asked, stream_relay.go for a streamed answer, attempt_end.go for how legs end,
+// transfer.go for KV that does not come and for the end of a request without a client.
 package exchange
 
 import (
