@@ -1,6 +1,6 @@
 #!/bin/sh
-# Pins the images of the Dockerfile and of the Kubernetes manifests to the digests that their tags have in the registry now.
-# In the manifests only images that have a digest are changed. Needs crane, or docker with buildx.
+# Pins the images of the Dockerfile and of the Helm chart to the digests that their tags have in the registry now.
+# In the chart only images that have a digest are changed. Needs crane, or docker with buildx.
 set -eu
 
 cd "$(dirname "$0")/../.."
@@ -15,7 +15,7 @@ digest() {
 
 images=$(
 	sed -nE 's/^FROM ([^ @]+:[^ @]+)(@[^ ]+)?( .*)?$/\1/p' Dockerfile
-	sed -nE 's/^ *image: ([^ @]+:[^ @]+)@[^ ]+.*$/\1/p' configs/kubernetes/*.yaml
+	sed -nE 's/^ *image: ([^ @]+:[^ @]+)@[^ ]+.*$/\1/p' deploy/helm/pdrouter/values.yaml
 )
 for image in $images; do
 	new=$(digest "$image")
@@ -24,6 +24,6 @@ for image in $images; do
 		exit 1
 	}
 	sed -i -E "s|^(FROM )$image(@[^ ]+)?( .*)?\$|\1$image@$new\3|" Dockerfile
-	sed -i -E "s|^( *image: )$image@[^ ]+|\1$image@$new|" configs/kubernetes/*.yaml
+	sed -i -E "s|^( *image: )$image@[^ ]+|\1$image@$new|" deploy/helm/pdrouter/values.yaml
 	echo "$image@$new"
 done
