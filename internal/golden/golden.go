@@ -4,6 +4,7 @@ package golden
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,4 +52,34 @@ func Equal(t *testing.T, path, got string) {
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s is not what the test made; -update writes it (-file +test):\n%s", path, diff)
 	}
+}
+
+// Scripts runs the scripts in the file at path against a state machine, and compares what was written behind them with what it did. Scripts are
+// separated by an empty line; each is lines of words, of which those whose first word is # are comments, and then ---- and one line for each step.
+// begin makes the state machine of one script. It returns a function that does what a line says and describes that; "" if nothing is to be written.
+func Scripts(t *testing.T, path string, begin func() (step func(words []string) string)) {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for i, script := range strings.Split(strings.TrimRight(string(raw), "\n"), "\n\n") {
+		input, _, _ := strings.Cut(script, "\n----")
+		if i > 0 {
+			out.WriteString("\n")
+		}
+		fmt.Fprintf(&out, "%s\n----\n", input)
+		step := begin()
+		for _, line := range strings.Split(input, "\n") {
+			words := strings.Fields(line)
+			if len(words) == 0 || words[0] == "#" {
+				continue
+			}
+			if did := step(words); did != "" {
+				fmt.Fprintf(&out, "%s:%s\n", line, did)
+			}
+		}
+	}
+	Equal(t, path, out.String())
 }

@@ -79,7 +79,7 @@ func (m *Map) Watch(ctx context.Context, changed func(map[string]string)) error 
 	defer tick.Stop()
 	var last map[string]string
 	for {
-		m.look(ctx)
+		_ = m.Sync(ctx) // it logs what fails
 		if all := m.All(); last == nil || !maps.Equal(all, last) {
 			last = all
 			changed(maps.Clone(all))
@@ -93,14 +93,15 @@ func (m *Map) Watch(ctx context.Context, changed func(map[string]string)) error 
 	}
 }
 
-// look writes what waits and reads all. What is known here holds on where Redis cannot be asked.
-func (m *Map) look(ctx context.Context) {
+// Sync writes what waits and reads all, in one round trip. What is known here holds on, each entry until its lease ends, where Redis cannot be
+// asked. It is for callers that keep the time themselves, in place of Watch; it must not be called twice at once.
+func (m *Map) Sync(ctx context.Context) error {
 	m.mu.Lock()
 	round := m.waiting
 	m.waiting = map[string]entry{}
 	m.mu.Unlock()
 	if m.db == nil {
-		return
+		return nil
 	}
 	all, err := m.exchange(ctx, round)
 	now := time.Now()
@@ -116,13 +117,14 @@ func (m *Map) look(ctx context.Context) {
 			m.log.Warn("what gateways have in common is not known", "key", m.key, "err", err)
 			m.behind = true
 		}
-		return
+		return err
 	}
 	if m.behind {
 		m.log.Info("what gateways have in common is known again", "key", m.key)
 		m.behind = false
 	}
 	m.learnLocked(all, now)
+	return nil
 }
 
 // learnLocked has the map be what Redis has. What is known here stays, and is written again, where that is older, or not
@@ -164,7 +166,7 @@ func (m *Map) name(key string) string { return m.key + "\x00" + key }
 // mapScript takes in changes and answers with all that holds: key, milliseconds left, value. Leases are by Redis's clock,
 // the only one that gateways share.
 //
-// A change that is older than what Redis has changes nothing, but for one that claims to be of a time to come.
+// A change that is older than what Redis has changes nothing, but for one that claims to be of a time to come. The key ends with its last entry.
 //
 // ARGV: for each change its key, its lease in ms, when it was entered in ns, and its value.
 const mapScript = `
@@ -176,17 +178,19 @@ for i = 1, #ARGV, 4 do
     redis.call('HSET', KEYS[1], ARGV[i], string.format('%.0f', now + ARGV[i + 1]) .. '@' .. at .. ' ' .. ARGV[i + 3])
   end
 end
-local all, h = {}, redis.call('HGETALL', KEYS[1])
+local all, last, h = {}, 0, redis.call('HGETALL', KEYS[1])
 for i = 1, #h, 2 do
   local ends, value = string.match(h[i + 1], '^(%d+)@?%d* (.*)$')
   if not ends or tonumber(ends) <= now then
     redis.call('HDEL', KEYS[1], h[i])
   else
+    last = math.max(last, tonumber(ends))
     all[#all + 1] = h[i]
     all[#all + 1] = string.format('%.0f', ends - now)
     all[#all + 1] = value
   end
 end
+if last > now then redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.min(last - now, 1e12))) end
 return all
 `
 
