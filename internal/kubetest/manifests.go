@@ -1,93 +1,108 @@
-// Package kubetest checks the manifests in configs/kubernetes. It is a module of its own, so that the Kubernetes API
-// types stay out of the gateway's dependencies; it has only tests and what reads the manifests for them.
+// Package kubetest renders the Helm chart in deploy/helm/pdrouter by Helm's own library, decodes what comes of it strictly against the types
+// of the Kubernetes API, and checks it. It is a module of its own, so that Helm and these types stay out of the gateway's dependencies.
 package kubetest
 
 import (
-	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"os"
-	"path/filepath"
+	"path"
+	"slices"
+	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 )
 
-// manifests are all objects of a folder by kind.
-type manifests struct {
-	deployments []appsv1.Deployment
-	services    []corev1.Service
-	configs     []corev1.ConfigMap
-	accounts    []corev1.ServiceAccount
-	budgets     []policyv1.PodDisruptionBudget
-	networks    []networkingv1.NetworkPolicy
-	objects     int
-}
+const (
+	chartFolder = "../../deploy/helm/pdrouter"
+	// manifestFolder has what the chart makes of values.yaml there, for those who do not use Helm.
+	manifestFolder = "../../deploy/manifests"
+	namespace      = "llm"
+)
 
-// load decodes every document of every file in dir strictly: a key that the API type does not have is an error.
-func load(dir string) (*manifests, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+// render returns what each template of the chart makes of the values, by the template's name; templates that make nothing are left out.
+func render(values map[string]any) (map[string]string, error) {
+	c, err := loader.Load(chartFolder)
 	if err != nil {
 		return nil, err
 	}
-	m := &manifests{}
-	for _, path := range files {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b)))
-		for {
-			doc, err := docs.Read()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", path, err)
-			}
-			if err := m.add(doc); err != nil {
-				return nil, fmt.Errorf("%s: %w", path, err)
-			}
-		}
+	if err := chartutil.ProcessDependencies(c, values); err != nil {
+		return nil, err
 	}
-	return m, nil
+	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{Name: "pdrouter", Namespace: namespace, IsInstall: true}, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	return rendered(c, all)
 }
 
-func (m *manifests) add(doc []byte) error {
-	var kind metav1.TypeMeta
-	if err := yaml.Unmarshal(doc, &kind); err != nil {
-		return err
+func rendered(c *chart.Chart, values chartutil.Values) (map[string]string, error) {
+	texts, err := engine.Engine{Strict: true}.Render(c, values)
+	if err != nil {
+		return nil, err
 	}
-	if kind.Kind == "" && len(bytes.TrimSpace(doc)) == 0 {
-		return nil
+	out := map[string]string{}
+	for name, text := range texts {
+		if strings.HasSuffix(name, ".yaml") && strings.TrimSpace(text) != "" {
+			out[path.Base(name)] = text
+		}
 	}
-	m.objects++
-	switch kind.APIVersion + " " + kind.Kind {
-	case "apps/v1 Deployment":
-		return strict(doc, &m.deployments)
-	case "v1 Service":
-		return strict(doc, &m.services)
-	case "v1 ConfigMap":
-		return strict(doc, &m.configs)
-	case "v1 ServiceAccount":
-		return strict(doc, &m.accounts)
-	case "policy/v1 PodDisruptionBudget":
-		return strict(doc, &m.budgets)
-	case "networking.k8s.io/v1 NetworkPolicy":
-		return strict(doc, &m.networks)
+	return out, nil
+}
+
+// parse returns YAML as values.
+func parse(text string) (map[string]any, error) {
+	values := map[string]any{}
+	return values, yaml.Unmarshal([]byte(text), &values)
+}
+
+// manifestValues are those that the plain manifests are made with.
+func manifestValues() (map[string]any, error) {
+	b, err := os.ReadFile(manifestFolder + "/values.yaml")
+	if err != nil {
+		return nil, err
 	}
-	if allComments(doc) {
-		m.objects--
-		return nil
+	return parse(string(b))
+}
+
+// plain returns the text of one plain manifest.
+func plain(template, text string) string {
+	return "# Rendered from deploy/helm/pdrouter/templates/" + template + " by make manifests: do not edit.\n" + strings.TrimSpace(text) + "\n"
+}
+
+// decode decodes every document strictly: a key that the API type does not have, or a key twice, is an error. Kinds that Kubernetes itself
+// does not define are Unstructured.
+func decode(texts map[string]string) ([]runtime.Object, error) {
+	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	var all []runtime.Object
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		for doc := range bytes.SplitSeq([]byte(texts[name]), []byte("\n---\n")) {
+			if allComments(doc) {
+				continue
+			}
+			o, _, err := strict.Decode(doc, nil, nil)
+			if runtime.IsNotRegisteredError(err) {
+				u := &unstructured.Unstructured{}
+				err = utilyaml.UnmarshalStrict(doc, &u.Object)
+				o = u
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			all = append(all, o)
+		}
 	}
-	return fmt.Errorf("kind %q of %q is not known here", kind.Kind, kind.APIVersion)
+	return all, nil
 }
 
 // allComments reports whether a document says nothing.
@@ -100,11 +115,13 @@ func allComments(doc []byte) bool {
 	return true
 }
 
-func strict[T any](doc []byte, list *[]T) error {
-	var v T
-	if err := yaml.UnmarshalStrict(doc, &v, yaml.DisallowUnknownFields); err != nil {
-		return err
+// of returns the objects of one type.
+func of[T any](all []runtime.Object) []*T {
+	var out []*T
+	for _, o := range all {
+		if v, ok := o.(any).(*T); ok {
+			out = append(out, v)
+		}
 	}
-	*list = append(*list, v)
-	return nil
+	return out
 }

@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
 )
 
 // TestRedisWantsThePassword runs the Redis container's own command with its mounts in a folder: whoever has not the
@@ -19,7 +22,8 @@ func TestRedisWantsThePassword(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("redis-server is not installed")
 	}
-	c := loaded(t).deployment(t, "pdrouter-redis").Spec.Template.Spec.Containers[0]
+	all := of[appsv1.Deployment](objects(t, "default"))
+	c := all[slices.IndexFunc(all, func(d *appsv1.Deployment) bool { return d.Name == "pdrouter-redis" })].Spec.Template.Spec.Containers[0]
 	dir, err := os.MkdirTemp("", "redis") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
