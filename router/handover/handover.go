@@ -1,0 +1,402 @@
+// Package handover watches the hand-overs of split requests for two things that no error shows: a decode engine that computes prompts whose KV it
+// should have received, and a pair of engines whose hand-overs have become slow. It takes times and reads no clock. Package exchange tells it what it
+// saw of each request; package router has it judge, logs what begins and ends, and shows it.
+package handover
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// HandOver is what is known of a hand-over when decode's first token is here.
+type HandOver struct {
+	Model, Prefill, Decode string
+
+	Tokens    int           // of the prompt
+	Took      time.Duration // from prefill's answer to decode's first token
+	Computing time.Duration // what prefill would have taken for all tokens of the prompt
+}
+
+// How it is judged. An occurrence that is sustained is found within a minute: half of the recent requests are bad after 21 s.
+const (
+	recent  = 30 * time.Second // how long what was counts as recent: by then it counts a third
+	history = 10 * time.Minute // likewise as the pair's usual time
+	few     = 3                // of what is recent, what is judged by at least
+	learned = 20               // hand-overs by which what is usual is known
+
+	begins, ends = .5, .2 // share of bad requests
+	suspected    = .1     // from this share on it is not said that a pair is slow: that may be why
+
+	minComputed = 128 // tokens: less is the rest of a block that cannot be handed over
+
+	slow, again = 3, 2                  // times as long as usual: becomes slow, is not slow any more
+	outlier     = 8                     // times as long as usual: a hand-over counts as no more
+	minExcess   = 20 * time.Millisecond // what a slow pair takes more, in the mean
+	forgotten   = 5 * time.Minute       // without a hand-over nothing is held against an engine or a pair any more
+
+	maxPairs = 1 << 16
+)
+
+// By is how it was seen that an engine computed a prompt.
+type By uint8
+
+// The signs.
+const (
+	ByCount    By = iota // the engine counts so few cached tokens of the prompt
+	ByTransfer           // the plane reported that the transfer failed, and the engine answered
+	ByTime               // the engine does not count, and its first tokens come as late as if it computed, whichever prefill engine hands over
+	Signs
+)
+
+func (b By) String() string { return [Signs]string{"count", "transfer", "time"}[b] }
+
+// Watch knows the engines and pairs. It is safe for concurrent use. New makes one.
+type Watch struct {
+	troubled atomic.Pointer[troubled] // nil: nothing
+
+	mu      sync.Mutex
+	models  map[string]*line
+	engines map[string]*engine
+	pairs   map[[2]string]*pair
+}
+
+// New returns a Watch that has seen nothing.
+func New() *Watch {
+	return &Watch{models: map[string]*line{}, engines: map[string]*engine{}, pairs: map[[2]string]*pair{}}
+}
+
+// engine is a decode engine. Its counts are of recent requests.
+type engine struct {
+	fading
+	good, bad   float64 // of which it is certain, by count or by the plane
+	soon, late  float64 // by the time of their first token
+	prompts     [Signs]uint64
+	seen        time.Time
+	recomputing bool
+}
+
+func (e *engine) fade(now time.Time) {
+	k := e.factor(now, recent)
+	e.good, e.bad, e.soon, e.late = k*e.good, k*e.bad, k*e.soon, k*e.late
+}
+
+// times are hand-overs: how many, the seconds that they took, and those that they take in the mean of the model.
+type times struct {
+	fading
+	n, took, expected float64
+	whole             float64 // took, without a bound
+}
+
+func (t *times) fade(now time.Time, over time.Duration) {
+	k := t.factor(now, over)
+	t.n, t.took, t.expected, t.whole = k*t.n, k*t.took, k*t.expected, k*t.whole
+}
+
+// add adds a hand-over, which counts at most as most.
+func (t *times) add(took, most, expected float64) {
+	t.n, t.took, t.expected, t.whole = t.n+1, t.took+min(took, most), t.expected+expected, t.whole+took
+}
+
+// ratio is how many times as long they take as in the mean of the model; 1 if there are none.
+func (t *times) ratio() float64 {
+	if t.expected <= 0 {
+		return 1
+	}
+	return t.took / t.expected
+}
+
+// pair is a prefill with a decode engine.
+type pair struct {
+	model      string
+	late       times // recent ones
+	usual      times // its history, of which outliers count little
+	seen       time.Time
+	slowByTime bool    // whatever its decode engine does
+	slow       bool    // and that is not because decode computes: what Change and PairStats say
+	times      float64 // as long as usual, when it was judged
+}
+
+func (p *pair) fade(now time.Time) {
+	p.late.fade(now, recent)
+	p.usual.fade(now, history)
+}
+
+// FirstToken notes a hand-over whose first token has come.
+func (w *Watch) FirstToken(now time.Time, o HandOver) {
+	took := o.Took.Seconds()
+	if took <= 0 || o.Tokens <= 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m := w.models[o.Model]
+	if m == nil {
+		m = new(line)
+		w.models[o.Model] = m
+	}
+	m.fade(now)
+	expected := m.of(float64(o.Tokens), took)
+	p := w.pair(o)
+	p.fade(now)
+	usual := p.usual.ratio() * expected
+	e := w.engine(o.Decode, now)
+	known := p.usual.n >= learned
+	if known && took > slow*usual && o.Computing > 0 && o.Took >= o.Computing/2 {
+		e.late++
+		if e.recomputing && !e.counts() {
+			e.prompts[ByTime]++
+		}
+	} else {
+		e.soon++
+	}
+	p.seen = now
+	bound, most := math.Inf(1), math.Inf(1)
+	if known {
+		bound, most = 2*usual, max(outlier*usual, usual+2*minExcess.Seconds())
+	}
+	p.late.add(took, most, expected)
+	if p.slowByTime || e.recomputing {
+		return // that is not to become what is usual
+	}
+	m.learn(float64(o.Tokens), min(took, 2*expected))
+	p.usual.add(took, bound, expected)
+}
+
+// Counted notes how many tokens of a prompt the decode engine says that it did not have to compute.
+func (w *Watch) Counted(now time.Time, decode string, prompt, held int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := w.engine(decode, now)
+	if computed := prompt - held; computed >= minComputed && 2*computed > prompt {
+		e.bad++
+		e.prompts[ByCount]++
+	} else {
+		e.good++
+	}
+}
+
+// Answered notes that a decode engine has answered although the plane has reported that the KV did not come.
+func (w *Watch) Answered(now time.Time, decode string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := w.engine(decode, now)
+	e.bad++
+	e.prompts[ByTransfer]++
+}
+
+func (w *Watch) engine(name string, now time.Time) *engine {
+	e := w.engines[name]
+	if e == nil {
+		e = new(engine)
+		w.engines[name] = e
+	}
+	e.seen = now
+	e.fade(now)
+	return e
+}
+
+func (w *Watch) pair(o HandOver) *pair {
+	key := [2]string{o.Prefill, o.Decode}
+	p := w.pairs[key]
+	if p == nil {
+		if len(w.pairs) >= maxPairs {
+			clear(w.pairs)
+		}
+		p = &pair{model: o.Model}
+		w.pairs[key] = p
+	}
+	return p
+}
+
+// counts reports whether the engine says how many tokens it had: then its times say nothing more.
+func (e *engine) counts() bool { return e.good+e.bad >= 1 }
+
+// Change is something that has begun or ended.
+type Change struct {
+	Prefill string // "": it is about the engine Decode, not about a pair
+	Decode  string
+	Begins  bool
+	Times   float64 // of a pair: how many times as long as usual its hand-overs take
+	Share   float64 // of an engine: the part of its recent prompts that it computed
+}
+
+// Judge decides about every engine and pair, and returns what has begun or ended since the last call, by name. Call it every few seconds.
+func (w *Watch) Judge(now time.Time) (changes []Change) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	slow := w.slowPairs(now)
+	for _, name := range slices.Sorted(maps.Keys(w.engines)) {
+		e := w.engines[name]
+		e.fade(now)
+		is, share := e.judged(now, slow[name])
+		if is != e.recomputing {
+			if e.recomputing = is; !is {
+				w.forgetRecent(name)
+			}
+			changes = append(changes, Change{Decode: name, Begins: is, Share: share})
+		}
+	}
+	keys := slices.SortedFunc(maps.Keys(w.pairs), func(x, y [2]string) int {
+		return cmp.Or(strings.Compare(x[0], y[0]), strings.Compare(x[1], y[1]))
+	})
+	for _, key := range keys {
+		p, e := w.pairs[key], w.engines[key[1]]
+		is := p.slowByTime
+		if e != nil && (e.recomputing || e.counts() && e.share() >= suspected) { // then it is no matter of the pair
+			is = false
+		}
+		if is != p.slow {
+			p.slow = is
+			changes = append(changes, Change{Prefill: key[0], Decode: key[1], Begins: is, Times: p.times})
+		}
+	}
+	if len(changes) > 0 {
+		w.publish()
+	}
+	return changes
+}
+
+// troubled is what was judged last. It is never changed.
+type troubled struct {
+	engines map[string]bool
+	pairs   map[[2]string]bool
+}
+
+// publish has Troubled tell what was judged.
+func (w *Watch) publish() {
+	t := &troubled{map[string]bool{}, map[[2]string]bool{}}
+	for name, e := range w.engines {
+		if e.recomputing {
+			t.engines[name] = true
+		}
+	}
+	for key, p := range w.pairs {
+		if p.slow {
+			t.pairs[key] = true
+		}
+	}
+	if len(t.engines)+len(t.pairs) == 0 {
+		t = nil
+	}
+	w.troubled.Store(t)
+}
+
+// Troubled returns what says of a prefill and a decode engine whether their hand-overs are slow, or the decode engine computes prompts; nil while
+// that is so of none. It takes no lock.
+func (w *Watch) Troubled() func(prefill, decode string) bool {
+	t := w.troubled.Load()
+	if t == nil {
+		return nil
+	}
+	return func(prefill, decode string) bool { return t.engines[decode] || t.pairs[[2]string{prefill, decode}] }
+}
+
+// forgetRecent forgets how long recent hand-overs to an engine took: it has computed meanwhile.
+func (w *Watch) forgetRecent(decode string) {
+	for key, p := range w.pairs {
+		if key[1] == decode {
+			p.late, p.slowByTime = times{}, p.slow
+		}
+	}
+}
+
+// judged reports whether the engine computes prompts, and the share of them. from is what is known of the pairs that hand over to it.
+func (e *engine) judged(now time.Time, from senders) (is bool, share float64) {
+	n := e.good + e.bad
+	if share = e.share(); !e.counts() {
+		// One slow pair may have a slow link. That all are slow shows that it is the engine, which computes or cannot receive.
+		n = e.late + e.soon
+		if share = e.late / max(n, 1e-9); share >= begins && (from.all < 2 || from.slow < from.all) && !e.recomputing {
+			return false, share
+		}
+	}
+	switch {
+	case now.Sub(e.seen) >= forgotten:
+		return false, share
+	case n < few:
+	case share >= begins:
+		return true, share
+	case share <= ends:
+		return false, share
+	}
+	return e.recomputing, share
+}
+
+// share is the part of the recent prompts that the engine has computed, where that is certain.
+func (e *engine) share() float64 { return e.bad / max(e.good+e.bad, 1e-9) }
+
+// senders are the prefill engines that have handed over to an engine lately, and how many of them are slow.
+type senders struct{ all, slow int }
+
+// slowPairs judges by time alone which pairs are slow (pair.slowByTime), and returns for each decode engine how many of its pairs are.
+func (w *Watch) slowPairs(now time.Time) map[string]senders {
+	ratios := map[string][]float64{} // of pairs that have recent hand-overs, by model
+	for _, p := range w.pairs {
+		if p.fade(now); p.late.n >= few {
+			ratios[p.model] = append(ratios[p.model], p.late.ratio())
+		}
+	}
+	for _, all := range ratios {
+		slices.Sort(all)
+	}
+	out := map[string]senders{}
+	for key, p := range w.pairs {
+		p.slowByTime = p.isSlow(now, ratios[p.model])
+		if p.late.n >= few {
+			s := out[key[1]]
+			if s.all++; p.slowByTime {
+				s.slow++
+			}
+			out[key[1]] = s
+		}
+	}
+	return out
+}
+
+// isSlow reports whether the pair is slow, by its own history and by the ratios of all pairs of the model.
+func (p *pair) isSlow(now time.Time, all []float64) bool {
+	usual, known := 0.0, false
+	if p.usual.n >= learned {
+		usual, known = p.usual.ratio(), true
+	}
+	if len(all) > 1 && p.late.n >= few {
+		usual, known = max(usual, medianWithout(all, p.late.ratio())), true
+	}
+	switch {
+	case now.Sub(p.seen) >= forgotten:
+		return false
+	case !known || p.late.n < few || usual <= 0:
+		return p.slow
+	}
+	p.times = p.late.ratio() / usual
+	excess := (p.late.took - usual*p.late.expected) / p.late.n
+	if p.slow {
+		return p.times >= again && excess >= minExcess.Seconds()/2
+	}
+	return p.times >= slow && excess >= minExcess.Seconds()
+}
+
+// medianWithout is the median of a sorted list without one of its values.
+func medianWithout(all []float64, one float64) float64 {
+	i, _ := slices.BinarySearch(all, one)
+	middle := (len(all) - 1) / 2 // of those that are left
+	if middle >= i {
+		middle++
+	}
+	return all[min(middle, len(all)-1)]
+}
+
+// Forget drops an engine that is gone, with its pairs.
+func (w *Watch) Forget(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.engines, name)
+	maps.DeleteFunc(w.pairs, func(key [2]string, _ *pair) bool { return key[0] == name || key[1] == name })
+	w.publish()
+}

@@ -1,0 +1,241 @@
+package handover
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// world is engines whose hand-overs are modelled, in virtual time.
+type world struct {
+	w       *Watch
+	now     time.Time
+	r       *rand.Rand
+	factor  func(prefill, decode string) float64 // of the time of a hand-over
+	changes []string
+}
+
+func newWorld(seed uint64) *world {
+	return &world{w: New(), now: time.Unix(1000, 0), r: rand.New(rand.NewPCG(seed, 7)), factor: func(string, string) float64 { return 1 }}
+}
+
+// run has pairs hand over for d, each of them once in every, and judges every 5 s. It returns after how long the first change came; d if
+// none did.
+func (x *world) run(d, every time.Duration, pairs []string, also func(decode string, tokens int)) (first time.Duration) {
+	begun, had := x.now, len(x.changes)
+	first = d
+	next, judge := x.now, x.now
+	for x.now.Sub(begun) < d {
+		if !x.now.Before(next) {
+			for _, pair := range pairs {
+				prefill, decode, _ := strings.Cut(pair, ">")
+				tokens := 500 + x.r.IntN(8000)
+				took := (.005 + 4e-6*float64(tokens)) * x.factor(prefill, decode) * (.7 + .6*x.r.Float64())
+				x.w.FirstToken(x.now, HandOver{Model: "m", Prefill: prefill, Decode: decode, Tokens: tokens,
+					Took: time.Duration(took * float64(time.Second)), Computing: time.Duration(float64(tokens) * 5e-5 * float64(time.Second))})
+				if also != nil {
+					also(decode, tokens)
+				}
+			}
+			next = next.Add(every)
+		}
+		if !x.now.Before(judge) {
+			for _, c := range x.w.Judge(x.now) {
+				x.changes = append(x.changes, fmt.Sprintf("%s>%s %v", c.Prefill, c.Decode, c.Begins))
+			}
+			judge = judge.Add(5 * time.Second)
+		}
+		if len(x.changes) > had && first == d {
+			first = x.now.Sub(begun)
+		}
+		x.now = x.now.Add(100 * time.Millisecond)
+	}
+	return first
+}
+
+func (x *world) want(t *testing.T, want ...string) {
+	t.Helper()
+	if strings.Join(x.changes, ", ") != strings.Join(want, ", ") {
+		t.Errorf("changes %v; want %v", x.changes, want)
+	}
+}
+
+var four = []string{"p0>d0", "p0>d1", "p1>d0", "p1>d1"}
+
+// TestFault70SlowPair: a pair whose hand-overs take five times as long is found within a minute, also if it is the only one, and its end too.
+// Nothing else is said to be slow.
+func TestFault70SlowPair(t *testing.T) {
+	for name, pairs := range map[string][]string{"of four": four, "the only one": {"p0>d0"}} {
+		for _, every := range []time.Duration{200 * time.Millisecond, 5 * time.Second} {
+			t.Run(fmt.Sprint(name, " every ", every), func(t *testing.T) {
+				x := newWorld(1)
+				x.run(10*time.Minute, every, pairs, nil)
+				x.want(t)
+				x.factor = func(p, d string) float64 {
+					if p == "p0" && d == "d0" {
+						return 5
+					}
+					return 1
+				}
+				if found := x.run(10*time.Minute, every, pairs, nil); found > time.Minute {
+					t.Errorf("found after %v", found)
+				}
+				if at := x.w.Troubled(); at == nil || !at("p0", "d0") || at("p1", "d0") || at("p0", "d1") {
+					t.Error("it is not told which pair is slow, or more than that")
+				}
+				x.factor = func(string, string) float64 { return 1 }
+				if ended := x.run(5*time.Minute, every, pairs, nil); ended > 2*time.Minute {
+					t.Errorf("ended after %v", ended)
+				}
+				x.want(t, "p0>d0 true", "p0>d0 false")
+				if x.w.Troubled() != nil {
+					t.Error("a pair that is not slow any more is told")
+				}
+			})
+		}
+	}
+}
+
+// TestSlowFromTheStart: a pair that was never faster is found beside others.
+func TestSlowFromTheStart(t *testing.T) {
+	x := newWorld(2)
+	x.factor = func(p, d string) float64 {
+		if p+d == "p1d1" {
+			return 8
+		}
+		return 1
+	}
+	if found := x.run(10*time.Minute, time.Second, four, nil); found > time.Minute {
+		t.Errorf("found after %v", found)
+	}
+	x.want(t, "p1>d1 true")
+}
+
+// TestBusyEngines: where all pairs become slower together, as engines are busy, none is said to be slow; nor for single slow hand-overs, nor
+// where what a pair takes more is nothing that a client would notice.
+func TestBusyEngines(t *testing.T) {
+	x := newWorld(3)
+	x.run(10*time.Minute, time.Second, four, nil)
+	x.factor = func(string, string) float64 { return 6 }
+	x.run(5*time.Minute, time.Second, four, nil)
+	x.want(t)
+
+	x = newWorld(4)
+	x.factor = func(string, string) float64 {
+		if x.r.IntN(50) == 0 {
+			return 20
+		}
+		return 1
+	}
+	x.run(time.Hour, time.Second, four, nil)
+	x.want(t)
+
+	x = newWorld(5)
+	fast := func(p, d string) float64 { return .02 }
+	x.factor = fast
+	x.run(10*time.Minute, time.Second, four, nil)
+	x.factor = func(p, d string) float64 {
+		if p+d == "p0d0" {
+			return .2
+		}
+		return fast(p, d)
+	}
+	x.run(5*time.Minute, time.Second, four, nil)
+	x.want(t)
+}
+
+// TestFault71Recompute: an engine that computes what it should receive is found within a minute, by its own count, by the plane, or by time
+// where it does not count. Its pairs are not blamed.
+func TestFault71Recompute(t *testing.T) {
+	for _, by := range []By{ByCount, ByTransfer, ByTime} {
+		for _, every := range []time.Duration{200 * time.Millisecond, 5 * time.Second} {
+			t.Run(fmt.Sprint(by, " every ", every), func(t *testing.T) {
+				x, broken := newWorld(6), false
+				x.factor = func(p, d string) float64 {
+					if broken && d == "d1" {
+						return 14 // as long as computing
+					}
+					return 1
+				}
+				also := func(decode string, tokens int) {
+					recomputes := broken && decode == "d1"
+					switch {
+					case by == ByTransfer && recomputes:
+						x.w.Answered(x.now, decode)
+					case by == ByCount && recomputes:
+						x.w.Counted(x.now, decode, tokens, x.r.IntN(tokens/3))
+					case by != ByTime:
+						x.w.Counted(x.now, decode, tokens, tokens-x.r.IntN(16))
+					}
+				}
+				x.run(10*time.Minute, every, four, also)
+				x.want(t)
+				broken = true
+				if found := x.run(5*time.Minute, every, four, also); found > time.Minute {
+					t.Errorf("found after %v", found)
+				}
+				got := x.w.Engine("d1")
+				for sign, n := range got.Prompts {
+					if (n > 0) != (By(sign) == by) {
+						t.Errorf("%d prompts were seen by %v", n, By(sign))
+					}
+				}
+				broken = false
+				if ended := x.run(5*time.Minute, every, four, also); ended > 2*time.Minute {
+					t.Errorf("ended after %v", ended)
+				}
+				if by == ByTime { // a pair may be slow before all are
+					x.changes = slices.DeleteFunc(x.changes, func(c string) bool { return !strings.HasPrefix(c, ">") })
+				}
+				x.want(t, ">d1 true", ">d1 false")
+				for _, p := range x.w.Pairs(x.now) {
+					if p.Slow {
+						t.Errorf("%s to %s is said to be slow", p.Prefill, p.Decode)
+					}
+				}
+				if got := x.w.Engine("d0"); got.Prompts != [Signs]uint64{} {
+					t.Errorf("d0 is said to have computed %v prompts", got.Prompts)
+				}
+			})
+		}
+	}
+}
+
+// TestShortPrompts: the rest of a block that is computed again is nothing to report.
+func TestShortPrompts(t *testing.T) {
+	x := newWorld(8)
+	x.run(5*time.Minute, time.Second, four, func(decode string, _ int) { x.w.Counted(x.now, decode, 100, 0) })
+	x.want(t)
+}
+
+// TestForget: nothing is kept of engines that are gone, and nothing is held against those without hand-overs.
+func TestForget(t *testing.T) {
+	x := newWorld(9)
+	bad := func(decode string, tokens int) { x.w.Counted(x.now, decode, tokens, 0) }
+	x.run(2*time.Minute, time.Second, []string{"p0>d0", "p0>d1"}, bad)
+	if at := x.w.Troubled(); at == nil || !at("any", "d0") || at("p0", "d2") {
+		t.Error("it is not told which engines compute, or more than that")
+	}
+	x.run(6*time.Minute, time.Second, nil, nil)
+	x.want(t, ">d0 true", ">d1 true", ">d0 false", ">d1 false")
+	if len(x.w.Pairs(x.now)) != 0 {
+		t.Errorf("pairs %v", x.w.Pairs(x.now))
+	}
+	x.w.Forget("p0")
+	x.w.Forget("d0")
+	if len(x.w.pairs) != 0 || x.w.Engine("d0") != nil || x.w.Engine("d1") == nil {
+		t.Errorf("%d pairs, %v, %v", len(x.w.pairs), x.w.Engine("d0"), x.w.Engine("d1"))
+	}
+}
+
+func BenchmarkFirstToken(b *testing.B) {
+	w, at := New(), time.Unix(1000, 0)
+	b.ReportAllocs()
+	for b.Loop() {
+		at = at.Add(time.Millisecond)
+		w.FirstToken(at, HandOver{Model: "m", Prefill: "p", Decode: "d", Tokens: 1000, Took: 10 * time.Millisecond})
+	}
+}
