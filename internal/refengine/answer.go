@@ -1,6 +1,7 @@
 package refengine
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 )
@@ -16,7 +17,7 @@ type answer struct {
 
 // start submits the sequences of a call. If one is refused, none runs.
 func start(e *Engine, c *call, requestID string) (*answer, error) {
-	a := &answer{call: c, id: "cmpl-" + requestID, created: time.Now().Unix(), model: e.cfg.Model}
+	a := &answer{call: c, id: "cmpl-" + requestID, created: time.Now().Unix(), model: cmp.Or(c.req.Adapter, e.cfg.Model)}
 	switch c.dialect {
 	case speaksChat, speaksMessages:
 		a.id = "chat" + a.id
@@ -31,6 +32,9 @@ func start(e *Engine, c *call, requestID string) (*answer, error) {
 		for range c.n {
 			req := c.req
 			req.Tokens = p
+			if req.Leg == ExportLeg || req.Leg == ImportLeg {
+				req.Name = e.exportName(a.id, c.chat)
+			}
 			s, err := e.Submit(req)
 			if err != nil {
 				a.cancel(e)
@@ -84,7 +88,7 @@ type answerBody struct {
 	Model   string       `json:"model"`
 	Choices []choiceBody `json:"choices"`
 	Usage   *usageBody   `json:"usage,omitempty"`
-	Params  *handedBody  `json:"kv_transfer_params,omitempty"`
+	Params  any          `json:"kv_transfer_params,omitempty"`
 	Prompt  []int32      `json:"prompt_token_ids,omitempty"` // chat only; a completion has it in each choice
 }
 
@@ -131,8 +135,13 @@ func (a *answer) whole() ([]byte, error) {
 		b.Choices = append(b.Choices, body)
 	}
 	b.Usage = a.usage()
-	if a.call.req.Leg == PrefillLeg {
+	switch a.call.req.Leg {
+	case PrefillLeg:
 		b.Params = &handedBody{Transfer: a.call.handoff, Tokens: len(a.choices[0].seq.req.Tokens)}
+	case ExportLeg, ImportLeg:
+		if x := a.choices[0].seq.exported; x != nil {
+			b.Params = x
+		}
 	}
 	return json.Marshal(b)
 }

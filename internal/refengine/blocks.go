@@ -12,20 +12,27 @@ type blockHash [sha256.Size]byte
 // chain returns the hashes of the full blocks of a sequence. Different salts never share a block.
 func chain(salt string, tokens []int32, blockTokens int) []blockHash {
 	out := make([]blockHash, 0, len(tokens)/blockTokens)
-	parent := sha256.Sum256([]byte(salt))
-	buf := make([]byte, 0, len(parent)+4*blockTokens)
+	parent := root(salt)
 	for run := range slices.Chunk(tokens, blockTokens) {
 		if len(run) < blockTokens {
 			break
 		}
-		buf = append(buf[:0], parent[:]...)
-		for _, t := range run {
-			buf = binary.LittleEndian.AppendUint32(buf, uint32(t))
-		}
-		parent = sha256.Sum256(buf)
+		parent = follow(parent, run)
 		out = append(out, parent)
 	}
 	return out
+}
+
+// root is what the first block of a sequence follows.
+func root(salt string) blockHash { return sha256.Sum256([]byte(salt)) }
+
+// follow is the hash of a full block of tokens after the block with the hash parent.
+func follow(parent blockHash, tokens []int32) blockHash {
+	buf := append(make([]byte, 0, len(parent)+4*len(tokens)), parent[:]...)
+	for _, t := range tokens {
+		buf = binary.LittleEndian.AppendUint32(buf, uint32(t))
+	}
+	return sha256.Sum256(buf)
 }
 
 // pool accounts for every block of an engine; all ranks use the same numbers. A block that nobody refers to is free;

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"pdrouter/kvplane"
@@ -73,7 +74,10 @@ func parseCall(chat bool, raw []byte, c Config) (*call, *apiError) {
 
 // checkCall checks what a body asks for.
 func checkCall(chat bool, b callBody, c Config) (*call, *apiError) {
-	if b.Model != "" && b.Model != c.Model {
+	adapter := ""
+	if slices.Contains(c.Adapters, b.Model) {
+		adapter = b.Model
+	} else if b.Model != "" && b.Model != c.Model {
 		return nil, &apiError{Status: http.StatusNotFound, Type: "NotFoundError", Message: fmt.Sprintf("The model `%.100s` does not exist.", b.Model), Param: "model"}
 	}
 	out := &call{chat: chat, dialect: speaksCompletions, stream: b.Stream, echo: b.Echo && !chat, tokenIDs: b.TokenIDs, n: 1}
@@ -107,9 +111,15 @@ func checkCall(chat bool, b callBody, c Config) (*call, *apiError) {
 	if out.stops, api = parseStops(b.Stop); api != nil {
 		return nil, api
 	}
-	out.req = Request{MinTokens: b.MinTokens, IgnoreEnd: b.IgnoreEOS, Salt: b.Salt, Leg: WholeLeg}
+	out.req = Request{MinTokens: b.MinTokens, IgnoreEnd: b.IgnoreEOS, Salt: b.Salt, Adapter: adapter, Leg: WholeLeg}
+	if adapter != "" { // blocks of an adapter are not those of the model
+		out.req.Salt = adapter + "\x00" + b.Salt
+	}
 	if api = out.limit(b, c); api != nil {
 		return nil, api
+	}
+	if c.Pull != nil {
+		return out, out.parsePull(b.Params)
 	}
 	return out, out.parseParams(b.Params)
 }

@@ -26,6 +26,9 @@ type Config struct {
 	PrefixCache bool           // whether finished blocks are found again by their contents
 	Device      Device         // makes the ranks' KV memory on GPUs; nil: it lies in the host's
 
+	Adapters     []string // names of LoRA adapters of the model, which requests may name in place of it; default none
+	AdapterSlots int      // how many of them stock vLLM would compute with at a time; default 1
+
 	MaxModelLen int // tokens of prompt and answer; default 4096, at most what the blocks hold
 	ChatTokens  int // of a chat answer whose request sets no limit; default 256
 	MaxRunning  int // sequences computed at once; default 64
@@ -34,9 +37,17 @@ type Config struct {
 	PrefillCost time.Duration // added to a step for each prompt token; default 0
 	DecodeCost  time.Duration // added to a step that computes an answer's token; default 0
 
-	Plane  Plane
-	Faults []Fault // what goes wrong on purpose
-	Log    *slog.Logger
+	Plane Plane
+	Pull  *Pull         // how KV is handed over in stock vLLM's way; nil: it is not
+	Lease time.Duration // for how long a finished prompt is kept for another engine, in that way; default 30 s
+	// Bidirectional has the engine keep the blocks of an answer that it has read the prompt of, for the prefill engine of the next turn, and read
+	// such blocks: vLLM's bidirectional_kv_xfer.
+	Bidirectional bool
+	PinFor        time.Duration // for how long it keeps them; default 480 s
+	PlainNames    bool          // other engines know its requests by the ids that it was sent, without a suffix of its own
+	Faults        []Fault       // what goes wrong on purpose
+	Timed         func(Times)   // told of each first token, by the engine's goroutine; nil: nobody is
+	Log           *slog.Logger
 }
 
 // withDefaults fills what was left zero.
@@ -58,6 +69,9 @@ func (c Config) withDefaults() Config {
 	c.ChatTokens = cmp.Or(c.ChatTokens, 256)
 	c.MaxRunning = cmp.Or(c.MaxRunning, 64)
 	c.MaxStep = cmp.Or(c.MaxStep, 2048)
+	c.AdapterSlots = cmp.Or(c.AdapterSlots, 1)
+	c.Lease = cmp.Or(c.Lease, 30*time.Second)
+	c.PinFor = cmp.Or(c.PinFor, 480*time.Second)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -83,6 +97,7 @@ func (c Config) Validate() error {
 	atLeastOne("chat_tokens", c.ChatTokens)
 	atLeastOne("max_running", c.MaxRunning)
 	atLeastOne("max_step", c.MaxStep)
+	atLeastOne("adapter_slots", c.AdapterSlots)
 	if heads := c.Shape.Heads; heads >= 1 && c.TP >= 1 {
 		wrong(heads%c.TP == 0 || c.TP%heads == 0, "tp is %d; want a divisor or a multiple of the %d heads", c.TP, heads)
 	}

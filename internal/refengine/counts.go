@@ -24,13 +24,16 @@ type counts struct {
 	prompt    [sources]uint64
 	generated uint64
 	steps     uint64
-	finished  map[string]uint64 // sequences by their end
-	transfers map[string]uint64 // hand-overs by their end
-	tickets   map[string]uint64 // legs refused for their ticket, by what was wrong with it
+	expired   int
+	early     int
+	finished  map[string]uint64  // sequences by their end
+	transfers map[string]uint64  // hand-overs by their end
+	tickets   map[string]uint64  // legs refused for their ticket, by what was wrong with it
+	adapters  map[string]float64 // when adapters last had sequences, in Unix seconds; see noteAdapters
 }
 
 func newCounts() counts {
-	return counts{finished: map[string]uint64{}, transfers: map[string]uint64{}, tickets: map[string]uint64{}}
+	return counts{finished: map[string]uint64{}, transfers: map[string]uint64{}, tickets: map[string]uint64{}, adapters: map[string]float64{}}
 }
 
 // Books is a snapshot of an engine's blocks and requests.
@@ -42,7 +45,10 @@ type Books struct {
 	Receiving   int // decode legs that wait for their prompt
 	Waiting     int
 	Running     int
+	Hanging     int // a fault
 	Transfers   int // hand-overs not settled
+	Expired     int // finished prompts that no other engine has taken in time; see Pull
+	Early       int // notifications for requests that still run, which end stock vLLM
 
 	External, Computed, Cached uint64 // prompt tokens by source
 }
@@ -56,8 +62,8 @@ func (e *Engine) Books() Books {
 
 func (e *Engine) books() Books {
 	b := Books{
-		Blocks: e.cfg.Blocks, Free: e.pool.free, Waiting: len(e.waiting), Running: len(e.running), Transfers: len(e.transfers),
-		External: e.counts.prompt[sourceExternal], Computed: e.counts.prompt[sourceCompute], Cached: e.counts.prompt[sourceCache],
+		Blocks: e.cfg.Blocks, Free: e.pool.free, Waiting: len(e.waiting), Running: len(e.running), Hanging: len(e.hanging), Transfers: len(e.transfers),
+		Expired: e.counts.expired, Early: e.counts.early, External: e.counts.prompt[sourceExternal], Computed: e.counts.prompt[sourceCompute], Cached: e.counts.prompt[sourceCache],
 	}
 	for _, t := range e.transfers {
 		switch {
@@ -68,6 +74,9 @@ func (e *Engine) books() Books {
 		default:
 			b.Held += len(t.blocks)
 		}
+	}
+	for _, x := range e.exports {
+		b.Held += len(x.blocks)
 	}
 	return b
 }
@@ -80,6 +89,12 @@ func (e *Engine) Metrics() []byte {
 		metric(&w, "refengine_kv_blocks", "gauge", "KV blocks of each rank, by what they are used for.",
 			series{`state="total"`, uint64(b.Blocks)}, series{`state="free"`, uint64(b.Free)},
 			series{`state="held"`, uint64(b.Held)}, series{`state="quarantined"`, uint64(b.Quarantined)})
+		metric(&w, "vllm:cache_config_info", "gauge", "The size of the prefix cache, as vLLM says it.",
+			series{fmt.Sprintf(`block_size="%d",enable_prefix_caching="%t",engine="0",num_gpu_blocks="%d"`, e.cfg.BlockTokens, e.cfg.PrefixCache, b.Blocks), 1})
+		metric(&w, "vllm:num_requests_running", "gauge", "Sequences at work, as vLLM says it.", series{`engine="0"`, uint64(b.Running)})
+		metric(&w, "vllm:num_requests_waiting", "gauge", "Sequences that wait, as vLLM says it.", series{`engine="0"`, uint64(b.Waiting)})
+		metric(&w, "vllm:kv_cache_usage_perc", "gauge", "The part of the KV blocks that is in use, 0 to 1, as vLLM says it.",
+			series{`engine="0"`, 1 - float64(b.Free)/float64(max(b.Blocks, 1))})
 		metric(&w, "refengine_requests", "gauge", "Sequences in the engine, by their state.",
 			series{`state="running"`, uint64(b.Running)}, series{`state="waiting"`, uint64(b.Waiting)}, series{`state="receiving"`, uint64(b.Receiving)})
 		metric(&w, "refengine_transfers", "gauge", "Hand-overs that are not settled.", series{"", uint64(b.Transfers)})
@@ -94,6 +109,7 @@ func (e *Engine) Metrics() []byte {
 		metric(&w, "refengine_transfers_total", "counter", "Hand-overs settled, by how they ended.", labelled("ending", e.counts.transfers)...)
 		metric(&w, "refengine_ticket_refusals_total", "counter", "Legs refused for their ticket, by what was wrong with it.", labelled("fault", e.counts.tickets)...)
 		e.ignoredMetrics(&w)
+		e.adapterMetric(&w)
 	})
 	if !ok {
 		return nil

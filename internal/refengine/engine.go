@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pdrouter/kvplane"
@@ -22,6 +23,8 @@ type Engine struct {
 	admitter *ticket.Admitter
 	ended    chan struct{}
 	wake     chan struct{}
+	port     int          // of its side channel; see Pull
+	exported atomic.Int64 // how many requests have kept blocks for another engine; see Pull
 
 	mu    sync.Mutex
 	inbox []func()
@@ -32,14 +35,16 @@ type Engine struct {
 	running   []*Sequence
 	hanging   map[*Sequence]bool
 	transfers map[kvplane.TransferID]*transfer
-	fresh     []*transfer // decode legs of which the plane must hear unless they have blocks now
-	step      []entry     // computed, its cost not over yet; nil: none
+	exports   map[string]*export // by the request's name; see Pull
+	fresh     []*transfer        // decode legs of which the plane must hear unless they have blocks now
+	step      []entry            // computed, its cost not over yet; nil: none
 	cost      *time.Timer
 	late      *time.Timer // the plane's earliest deadline
 	stopping  bool
 	settling  bool // only blocks in quarantine are left, and their time is bounded
 	killed    bool
-	legs      [DecodeLeg + 1]int
+	faults    []Fault // cfg.Faults, or what SetFaults has put in their place
+	legs      [legs]int
 	counts    counts
 }
 
@@ -61,9 +66,9 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{
-		cfg: cfg, model: m, self: metadata.Incarnation{Engine: cfg.Name, Generation: cfg.Generation},
+		cfg: cfg, faults: cfg.Faults, model: m, self: metadata.Incarnation{Engine: cfg.Name, Generation: cfg.Generation},
 		ended: make(chan struct{}), wake: make(chan struct{}, 1),
-		group: g, pool: newPool(cfg.Blocks), hanging: map[*Sequence]bool{}, transfers: map[kvplane.TransferID]*transfer{},
+		group: g, pool: newPool(cfg.Blocks), hanging: map[*Sequence]bool{}, transfers: map[kvplane.TransferID]*transfer{}, exports: map[string]*export{},
 		cost: time.NewTimer(time.Hour), late: time.NewTimer(time.Hour), counts: newCounts(),
 	}
 	e.cost.Stop()
@@ -74,6 +79,7 @@ func New(cfg Config) (*Engine, error) {
 			return nil, errors.Join(err, g.close())
 		}
 	}
+	cfg.Pull.join(e)
 	go e.run()
 	return e, nil
 }
@@ -128,10 +134,10 @@ func (e *Engine) Submit(req Request) (*Sequence, error) {
 			ErrTooLong, e.cfg.MaxModelLen, len(req.Tokens), req.MaxTokens)
 	case !serves(e.cfg.Role, req.Leg) || req.Leg == AnyLeg:
 		return nil, fmt.Errorf("%w: a %s engine was asked for the %s leg", ErrLeg, e.cfg.Role, req.Leg)
-	case req.Leg != WholeLeg && e.plane == nil:
+	case req.Leg.byPlane() && e.plane == nil:
 		return nil, fmt.Errorf("%w: the engine has no plane", ErrLeg)
 	}
-	if req.Leg != WholeLeg {
+	if req.Leg.byPlane() {
 		if err := e.ticketed(&req); err != nil {
 			return nil, err
 		}
@@ -149,11 +155,12 @@ func (e *Engine) submitted(s *Sequence) error {
 	if e.stopping {
 		return ErrStopping
 	}
-	s.faults = strike(e.cfg.Faults, &e.legs, s.req.Leg)
+	s.times.Leg, s.times.Submitted = s.req.Leg, time.Now()
+	s.faults = strike(e.faults, &e.legs, s.req.Leg)
 	if f, ok := find(s.faults, Refuse); ok {
 		return refusal(f)
 	}
-	if s.req.Leg != WholeLeg {
+	if s.req.Leg.byPlane() {
 		if err := e.begin(s); err != nil {
 			return err
 		}
@@ -184,6 +191,7 @@ func (e *Engine) CancelTransfer(id kvplane.TransferID, why string) {
 // run is the engine's goroutine.
 func (e *Engine) run() {
 	defer close(e.ended)
+	defer e.cfg.Pull.leave(e)
 	for {
 		for _, f := range e.take() {
 			f()

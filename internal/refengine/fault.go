@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"pdrouter/metadata"
 )
@@ -18,6 +19,9 @@ const (
 	WholeLeg       // aggregated: prompt and answer
 	PrefillLeg     // the prompt, handed on
 	DecodeLeg      // the answer, from a prompt that was handed on
+	ExportLeg      // as PrefillLeg, in stock vLLM's way: see Pull
+	ImportLeg      // as DecodeLeg, in stock vLLM's way
+	legs
 )
 
 // String names the leg.
@@ -31,6 +35,10 @@ func (l Leg) String() string {
 		return "prefill"
 	case DecodeLeg:
 		return "decode"
+	case ExportLeg:
+		return "export"
+	case ImportLeg:
+		return "import"
 	}
 	return "unknown"
 }
@@ -47,6 +55,8 @@ const (
 	FlipBit                     // decode: Bit of a word of KV changes before the first token
 	SwapBlocks                  // decode: blocks Block and Other of the sequence change places before the first token
 	ForeignBlock                // decode: block Block of the sequence is overwritten with the Other-th of those that are not its own
+	Recompute                   // decode, import: the KV that was received is not used; the prompt is computed again
+	Late                        // import: the KV that was received is there only after Wait, as over a slow link
 )
 
 // String names what the fault does.
@@ -66,6 +76,10 @@ func (d Do) String() string {
 		return "swap blocks"
 	case ForeignBlock:
 		return "foreign block"
+	case Recompute:
+		return "recompute"
+	case Late:
+		return "late"
 	}
 	return "unknown"
 }
@@ -76,8 +90,10 @@ type Fault struct {
 	Nth int // counted from 0 over the requests of Leg; -1 is each of them
 	Do  Do
 
-	Status int // Refuse: default 503
-	After  int // Cut
+	Status int           // Refuse: default 503
+	After  int           // Cut
+	Wait   time.Duration // Late
+	From   string        // Late: of KV that comes from the engine of this name alone; "" for all
 
 	Rank                           int // WithholdOffer, FlipBit, SwapBlocks, ForeignBlock: counted stage by stage; -1 is every rank
 	Layer, Plane, Head, Token, Bit int // FlipBit: Head counts within the rank, Bit over the words of the head
@@ -86,9 +102,9 @@ type Fault struct {
 
 func (f Fault) validate() error {
 	switch {
-	case f.Do < Refuse || f.Do > ForeignBlock:
+	case f.Do < Refuse || f.Do > Late:
 		return fmt.Errorf("do is %d; want one of the faults", f.Do)
-	case f.Leg > DecodeLeg:
+	case f.Leg >= legs:
 		return fmt.Errorf("leg is %d; want one of the legs", f.Leg)
 	case f.Nth < -1:
 		return fmt.Errorf("nth is %d; want -1 or more", f.Nth)
@@ -96,8 +112,18 @@ func (f Fault) validate() error {
 	return nil
 }
 
+// SetFaults replaces the faults that hit the requests from now on.
+func (e *Engine) SetFaults(faults ...Fault) {
+	for _, f := range faults {
+		if err := f.validate(); err != nil {
+			panic(err) // a mistake of the program that asks for it
+		}
+	}
+	e.ask(func() { e.faults, e.legs = faults, [legs]int{} })
+}
+
 // strike returns the faults that hit the next request of a leg. counts is advanced.
-func strike(faults []Fault, counts *[DecodeLeg + 1]int, leg Leg) []Fault {
+func strike(faults []Fault, counts *[legs]int, leg Leg) []Fault {
 	var out []Fault
 	for _, f := range faults {
 		if (f.Leg == AnyLeg || f.Leg == leg) && (f.Nth < 0 || f.Nth == counts[f.Leg]) {
@@ -123,6 +149,22 @@ func find(faults []Fault, do Do) (Fault, bool) {
 		}
 	}
 	return Fault{}, false
+}
+
+// received has a sequence whose prompt came from another engine go on with it, or compute it all the same.
+func (e *Engine) received(s *Sequence) {
+	n := len(s.req.Tokens)
+	s.times.Received = time.Now()
+	s.state = running
+	e.running = append(e.running, s)
+	e.counts.prompt[sourceCache] += uint64(s.cached)
+	if _, ok := find(s.faults, Recompute); ok {
+		s.computed = min(s.cached, (n-1)/e.cfg.BlockTokens*e.cfg.BlockTokens) // a token is left to compute
+		return
+	}
+	e.counts.prompt[sourceExternal] += uint64(n - s.cached)
+	s.external = n - s.cached
+	s.computed, s.stored = n, true
 }
 
 // damage applies a fault of memory to the blocks of a sequence on the ranks it names, as far as they keep the layer.
@@ -161,7 +203,7 @@ func foreign(blocks int, table []int32, n int) int32 {
 	return 0
 }
 
-// serves reports whether an engine of a role takes a leg.
+// serves reports whether an engine of a role takes a leg. Stock vLLM goes by what a request asks for, whatever the role.
 func serves(role metadata.Role, leg Leg) bool {
-	return role == metadata.Both || leg == WholeLeg || role == metadata.Prefill && leg == PrefillLeg || role == metadata.Decode && leg == DecodeLeg
+	return role == metadata.Both || leg == WholeLeg || leg == ExportLeg || leg == ImportLeg || role == metadata.Prefill && leg == PrefillLeg || role == metadata.Decode && leg == DecodeLeg
 }

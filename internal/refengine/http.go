@@ -125,13 +125,18 @@ func (s *Server) models(ctx *fasthttp.RequestCtx) {
 		Object  string `json:"object"`
 		Created uint64 `json:"created"`
 		Owner   string `json:"owned_by"`
-		MaxLen  int    `json:"max_model_len"`
+		MaxLen  int    `json:"max_model_len,omitempty"`
+		Parent  string `json:"parent,omitempty"` // of an adapter
 	}
 	c := s.engine.cfg
+	all := []model{{c.Model, "model", c.Generation / uint64(time.Second), "pdrouter", c.MaxModelLen, ""}}
+	for _, name := range c.Adapters {
+		all = append(all, model{ID: name, Object: "model", Created: all[0].Created, Owner: all[0].Owner, Parent: c.Model})
+	}
 	b, err := json.Marshal(struct {
 		Object string  `json:"object"`
 		Data   []model `json:"data"`
-	}{"list", []model{{c.Model, "model", c.Generation / uint64(time.Second), "pdrouter", c.MaxModelLen}}})
+	}{"list", all})
 	if err != nil {
 		fail(ctx, answerTo(err))
 		return

@@ -96,6 +96,14 @@ func (m *cache) put(layer int, block int32, plane, head, place int, words []uint
 	}
 }
 
+// get reads the words of one head.
+func (m *cache) get(layer int, block int32, plane, head, place int, words []uint64) {
+	b := m.memory.view(m.block(layer, block))[m.at(plane, head, place):]
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint64(b[i*wordBytes:])
+	}
+}
+
 // sum adds to out the mixed words of one head over the positions [0, end) of a sequence.
 func (m *cache) sum(out []uint64, layer, plane, head int, table []int32, end int, keys []uint64) {
 	for t := 0; t < end; {

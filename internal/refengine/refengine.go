@@ -6,5 +6,5 @@
 // the heads; a group of them (group.go) answers one step. The Engine (engine.go) owns the block table and decides
 // what each step computes. The Server (http.go) speaks the OpenAI routes over a given listener. The plane
 // (plane.go) ties one kvplane agent to each rank, orders one way and reports the other; without it the engine serves
-// aggregated requests only.
+// aggregated requests only. Pull (pull.go) is the other way to hand KV over, as stock vLLM does it, among engines of one process.
 package refengine

@@ -15,10 +15,21 @@ func (e *Engine) admit() {
 			return
 		}
 		e.waiting = e.waiting[1:]
-		if s.req.Leg == DecodeLeg {
+		switch s.req.Leg {
+		case DecodeLeg:
 			s.state = receiving
 			e.expect(s)
 			continue
+		case ImportLeg:
+			s.state = receiving
+			e.fetch(s)
+			continue
+		case ExportLeg:
+			if s.req.From.Engine != "" {
+				s.state = receiving
+				e.fetch(s)
+				continue
+			}
 		}
 		s.state = running
 		e.running = append(e.running, s)
@@ -32,7 +43,7 @@ func (e *Engine) reserve(s *Sequence) bool {
 	n, size := len(s.req.Tokens), e.cfg.BlockTokens
 	if e.cfg.PrefixCache {
 		limit := len(s.hashes)
-		if s.req.Leg != DecodeLeg {
+		if s.req.Leg != DecodeLeg && s.req.Leg != ImportLeg {
 			limit = (n - 1) / size
 		}
 		s.table = e.pool.match(s.hashes[:min(limit, len(s.hashes))])
@@ -52,6 +63,7 @@ func (e *Engine) reserve(s *Sequence) bool {
 // compute runs one step if there is something to compute, and reports whether its results are in already.
 func (e *Engine) compute() bool {
 	e.admit()
+	e.noteAdapters()
 	e.queue()
 	e.tell() // before a step that may take long
 	budget, prompt := e.cfg.MaxStep, 0
@@ -69,6 +81,9 @@ func (e *Engine) compute() bool {
 			prompt += len(it.states)
 		} else {
 			answers = true
+		}
+		if s.times.Began.IsZero() {
+			s.times.Began = time.Now()
 		}
 		step = append(step, entry{s, it})
 		items = append(items, it)
@@ -111,10 +126,14 @@ func (e *Engine) computed(en entry) {
 	e.remember(s)
 }
 
-// remember lets later prompts find the full blocks of this one's prompt that are in memory.
+// remember lets later prompts find the full blocks of this sequence, prompt and answer, that are in memory.
 func (e *Engine) remember(s *Sequence) {
 	if !e.cfg.PrefixCache {
 		return
+	}
+	for size := e.cfg.BlockTokens; (len(s.hashes)+1)*size <= s.computed; {
+		n := len(s.hashes)
+		s.hashes = append(s.hashes, follow(s.parent(), s.tokens[n*size:(n+1)*size]))
 	}
 	for i, h := range s.hashes[:min(len(s.hashes), s.computed/e.cfg.BlockTokens)] {
 		e.pool.remember(s.table[i], h)
@@ -139,6 +158,11 @@ func (e *Engine) deliver() {
 func (e *Engine) emit(s *Sequence, h *hidden) {
 	t := e.model.pick(h, !s.req.IgnoreEnd && s.answered() >= s.req.MinTokens)
 	e.counts.generated++
+	if s.times.First.IsZero() {
+		if s.times.First = time.Now(); e.cfg.Timed != nil {
+			e.cfg.Timed(s.times)
+		}
+	}
 	if t == tokenEnd {
 		e.finish(s, Output{Token: -1, Finish: FinishStop})
 		return
@@ -156,9 +180,12 @@ func (e *Engine) finish(s *Sequence, last Output) {
 	e.drop(s)
 	s.state = done
 	e.counts.finished[string(last.Finish)]++
-	if s.req.Leg == PrefillLeg {
+	switch {
+	case s.req.Leg == PrefillLeg:
 		e.offer(s)
-	} else {
+	case s.req.Leg == ExportLeg && last.Finish == FinishLength, s.req.Leg == ImportLeg && e.cfg.Bidirectional:
+		e.export(s)
+	default:
 		e.pool.release(s.table)
 		s.table = nil
 	}
@@ -174,9 +201,11 @@ func (e *Engine) abort(s *Sequence, err error, why string) {
 	s.state = done
 	e.drop(s)
 	e.counts.finished["abort"]++
-	if was == receiving {
+	switch {
+	case was == receiving && s.req.From.Engine != "": // its blocks come back when the copy is here
+	case was == receiving:
 		e.giveUp(s, why) // its blocks come back when nothing can land in them
-	} else {
+	default:
 		e.abandon(s, why)
 		e.pool.release(s.table)
 		s.table = nil

@@ -35,8 +35,11 @@ type Request struct {
 	MinTokens int     // of the answer, before the model may end it
 	IgnoreEnd bool    // the model may not end it
 	Salt      string  // sequences of different salts share no cached blocks
+	Adapter   string  // one of Config.Adapters; "": none
 	Leg       Leg
 	Handoff   Handoff // prefill and decode legs
+	Name      string  // export legs: what the importing engine calls the request
+	From      Remote  // import legs
 }
 
 // Output is one step of an answer. The last one has a Finish or an Err.
@@ -66,6 +69,15 @@ const (
 	done
 )
 
+// Times are when a sequence went on. What was not reached is zero.
+type Times struct {
+	Leg       Leg
+	Submitted time.Time
+	Received  time.Time // its prompt's KV came from another engine
+	Began     time.Time // the first step that it is in
+	First     time.Time // that step's token
+}
+
 // Sequence is a request in an engine. Only the engine's goroutine touches what is not the channel.
 type Sequence struct {
 	req Request
@@ -76,16 +88,29 @@ type Sequence struct {
 	table    []int32
 	hashes   []blockHash
 	computed int  // positions whose KV is in memory
-	stored   bool // the prompt's KV came from elsewhere: the first step only asks the last token's query
+	stored   bool // the prompt's KV came from elsewhere: the first step only asks the last token's query; of an import it computes that token
 	cached   int  // prompt positions found in the prefix cache
+	external int  // prompt positions whose KV came from another engine, besides those
 	faults   []Fault
+	late     bool // a fault has held up its KV
+	times    Times
+	exported *remoteBody // export legs: what the answer says; written before the last Output
 }
 
 // Outputs yields the answer, token by token. It is not closed: the last Output says that it is the last.
 func (s *Sequence) Outputs() <-chan Output { return s.out }
 
-// Cached returns how many tokens of the prompt were found in the prefix cache. It may be called after the first Output.
-func (s *Sequence) Cached() int { return s.cached }
+// Cached returns how many tokens of the prompt were not computed: found in the prefix cache, or received from another engine, as stock vLLM
+// counts them. It may be called after the first Output.
+func (s *Sequence) Cached() int { return s.cached + s.external }
+
+// parent is the hash of its last full block that is known, after which the next one follows.
+func (s *Sequence) parent() blockHash {
+	if n := len(s.hashes); n > 0 {
+		return s.hashes[n-1]
+	}
+	return root(s.req.Salt)
+}
 
 // answered is the number of tokens of the answer so far.
 func (s *Sequence) answered() int { return len(s.tokens) - len(s.req.Tokens) }
@@ -94,7 +119,7 @@ func (s *Sequence) answered() int { return len(s.tokens) - len(s.req.Tokens) }
 func (s *Sequence) work(m *Model, budget int) (it item, ok bool) {
 	if s.stored {
 		last := len(s.tokens) - 1
-		return item{table: s.table, first: last, stored: true, states: []hidden{m.embed(s.tokens[last], last)}}, true
+		return item{table: s.table, first: last, stored: s.req.Leg != ImportLeg, states: []hidden{m.embed(s.tokens[last], last)}}, true
 	}
 	n := len(s.tokens) - s.computed
 	if s.answered() == 0 {

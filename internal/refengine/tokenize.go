@@ -3,6 +3,7 @@ package refengine
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 
 	"github.com/valyala/fasthttp"
 )
@@ -27,7 +28,7 @@ func (s *Server) tokenizes(ctx *fasthttp.RequestCtx, path string) bool {
 		return true
 	}
 	cfg := s.engine.cfg
-	if q.Model != "" && q.Model != cfg.Model {
+	if q.Model != "" && q.Model != cfg.Model && !slices.Contains(cfg.Adapters, q.Model) {
 		fail(ctx, &apiError{Status: http.StatusNotFound, Type: "NotFoundError", Message: "The model does not exist."})
 		return true
 	}

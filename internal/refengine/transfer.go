@@ -178,11 +178,7 @@ func (e *Engine) release(x *sched.Ended) {
 	t := e.transfers[x.ID]
 	s := t.seq
 	e.forget(t, "released")
-	n := len(s.req.Tokens)
-	e.counts.prompt[sourceExternal] += uint64(n - s.cached)
-	e.counts.prompt[sourceCache] += uint64(s.cached)
-	s.computed, s.stored, s.state = n, true, running
-	e.running = append(e.running, s)
+	e.received(s)
 	if err := e.group.sync(); err != nil { // what has landed must be visible before it is read
 		e.abort(s, fmt.Errorf("%w: %w", ErrMemory, err), "memory failed")
 		return

@@ -18,6 +18,7 @@ import (
 
 	"pdrouter/auth"
 	"pdrouter/metadata"
+	"pdrouter/policies"
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/report"
@@ -55,7 +56,7 @@ func Start(t testing.TB, cfg config.Config, parts router.Parts) *Gateway {
 	return StartOn(t, ln, cfg, parts, http.DefaultClient, func(*router.Router) {})
 }
 
-// StartOn is start on a listener, for clients of one kind. prepare is called before anything is served.
+// StartOn is Start on a listener, for clients of one kind. prepare is called before anything is served.
 func StartOn(t testing.TB, ln net.Listener, cfg config.Config, parts router.Parts, client *http.Client, prepare func(*router.Router)) *Gateway {
 	t.Helper()
 	g := &Gateway{T: t, Client: client}
@@ -66,6 +67,9 @@ func StartOn(t testing.TB, ln net.Listener, cfg config.Config, parts router.Part
 	}
 	var counted tally
 	counted.watch(&parts)
+	if parts.Planner == nil {
+		parts.Planner = Roles(t)
+	}
 	if parts.Log == nil {
 		parts.Log = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -100,6 +104,23 @@ func StartOn(t testing.TB, ln net.Listener, cfg config.Config, parts router.Part
 		noGoroutines(t)
 	})
 	return g
+}
+
+// Roles is the policy of a gateway under test that names none: what can be split is, each role by least_load. The gateway's own default may serve
+// any prompt by decode alone, and most tests are about pairs.
+func Roles(t testing.TB) *policies.Policy {
+	return Policy(t, policies.Choosing{})
+}
+
+// Policy is a policy by roles with one rule, for every model.
+func Policy(t testing.TB, of policies.Choosing) *policies.Policy {
+	t.Helper()
+	of.Policy = "roles"
+	p, err := policies.New(policies.Config{Default: of})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // WaitIdle waits until no request and no leg is under way.
