@@ -47,6 +47,7 @@ const (
 	OtherProtocol                          // the connector's protocol has another version
 	OtherDP                                // data-parallel ranks whose memory is laid out by the plane
 	OtherMemory                            // one in host memory and one on a GPU, without NIXL
+	OtherRevision                          // weights or engine version differ, as the configuration says
 	pairReasons
 )
 
@@ -56,7 +57,7 @@ func (r PairReason) String() string {
 		return "unknown"
 	}
 	return [pairReasons]string{"", "incomplete_ranks", "mixed_records", "role", "no_connector", "connector", "transport",
-		"compatibility", "tp_ratio", "heads", "block_tokens", "dtype", "order", "layers", "side_channel_dead", "replicated_layout", "protocol", "dp_size", "memory"}[r]
+		"compatibility", "tp_ratio", "heads", "block_tokens", "dtype", "order", "layers", "side_channel_dead", "replicated_layout", "protocol", "dp_size", "memory", "revision"}[r]
 }
 
 func unpairable(reason PairReason, format string, args ...any) error {

@@ -192,8 +192,10 @@ func (d *Directory) landed(f *flight, engine string, recs []metadata.Record, som
 	}
 }
 
-// refusedFor is how long an engine that the gateway refuses is not asked for again, unless something is told meanwhile.
-const refusedFor = time.Minute
+// refusedFor is how long an engine that the gateway refuses is not asked for again, unless something is told meanwhile. It is short: what a gateway
+// permits goes by its configuration, which nobody tells of, and of several gateways one may know a new engine a little later than another, which has had
+// its peers ask for it.
+const refusedFor = 2 * time.Second
 
 func newHeldPeer(generation uint64, recs []metadata.Record, sure bool) *heldPeer {
 	p := &heldPeer{generation: generation, recs: recs, lifetime: recs[0].Lifetime(), sure: sure}

@@ -114,6 +114,23 @@ func TestDirectoryForgetsRefusals(t *testing.T) {
 	}
 }
 
+// A refusal does not last: the gateway may permit later what it refuses now, without anything that it could tell.
+func TestDirectoryAsksAgain(t *testing.T) {
+	s := store.NewMemory()
+	rec := metadatatest.Record("prefill-0", 7, 1, 0)
+	metadatatest.Put(t, s, rec, nil)
+	g := routestest.New(t, routes.Config{}, s)
+	no := &sometimes{path: "/metadata/v1/engines/prefill-0"}
+	no.status.Store(http.StatusForbidden)
+	g.Auth = no
+	d := follow(t, g, "token")
+	if _, err := d.Engine(t.Context(), rec.Incarnation); err == nil {
+		t.Fatal("it is not refused")
+	}
+	no.status.Store(0)
+	metadatatest.Eventually(t, "it is permitted", func() bool { _, err := d.Engine(t.Context(), rec.Incarnation); return err == nil })
+}
+
 // An agent of one rank gets the ranks that map onto it, knows that there are more, and keeps them.
 func TestDirectoryOfSomeRanks(t *testing.T) {
 	s := store.NewMemory()
