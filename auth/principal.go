@@ -31,6 +31,7 @@ const EnginesScope = "engines"
 // Principal is an authenticated caller. Its slices are shared: callers must not change them.
 type Principal struct {
 	Subject string
+	TokenID string   // the token's jti; "" for an API key, or a token without one
 	Models  []string // the models it may name; empty means all
 	Scopes  []string
 	Engine  string    // the engine whose agent it is; "" for others

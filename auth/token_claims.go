@@ -39,7 +39,7 @@ func confirmation(k *keys.Key) (*Confirm, error) {
 // principal returns what the claims of a valid token say of its bearer.
 func (c *Claims) principal() Principal {
 	p := Principal{
-		Subject: c.Subject, Models: c.Models, Scopes: strings.Fields(c.Scope), Engine: c.Engine, Role: c.Role, Ranks: c.Ranks,
+		Subject: c.Subject, TokenID: c.ID, Models: c.Models, Scopes: strings.Fields(c.Scope), Engine: c.Engine, Role: c.Role, Ranks: c.Ranks,
 		Size: c.Size, Reads: c.Reads, Tenant: tenant(c.Issuer, c.Subject), Expires: c.ExpiresAt.Time,
 	}
 	if c.Limits != nil {

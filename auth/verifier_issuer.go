@@ -76,6 +76,6 @@ func (i *issuer) principal(c *Claims, said map[string]any) (Principal, error) {
 		return Principal{}, errors.New("cnf in a token of a foreign issuer")
 	}
 	p, err := i.grant(c.Subject, podOf(said))
-	p.Expires = c.ExpiresAt.Time
+	p.TokenID, p.Expires = c.ID, c.ExpiresAt.Time
 	return p, err
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"pdrouter/auth/keys"
 )
@@ -17,27 +18,63 @@ const recordContext = "pdrouter metadata record v1\x00"
 // Records signs metadata records with a gateway's own key and checks those of any gateway that is trusted.
 // It implements metadata.Voucher.
 type Records struct {
-	own     *keys.Key
+	file    string // of the own key, which Reload reads again; "" for none
+	own     atomic.Pointer[keys.Key]
 	trusted *keys.Trusted
 }
 
 // New returns a signer and checker of records. own may be nil for a reader that signs nothing; trusted should
 // hold the keys of all gateways, this one's included.
 func New(own *keys.Key, trusted *keys.Trusted) (*Records, error) {
-	if own != nil {
-		if _, err := own.Ed25519(); err != nil {
-			return nil, fmt.Errorf("auth: records: %w", err)
-		}
-	}
 	if trusted == nil {
 		return nil, errors.New("auth: records: no trusted keys")
 	}
-	if own != nil {
-		if k, ok := trusted.Find(own.ID); !ok || !k.Equal(own) {
-			return nil, fmt.Errorf("auth: records: own %v is not among the trusted keys", own)
-		}
+	r := &Records{trusted: trusted}
+	if own == nil {
+		return r, nil
 	}
-	return &Records{own: own, trusted: trusted}, nil
+	if err := r.signWith(own); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Load is New with the own key of a file, which Reload reads again: a key is replaced without a restart.
+func Load(file string, trusted *keys.Trusted) (*Records, error) {
+	own, err := keys.Load(file)
+	if err != nil {
+		return nil, err
+	}
+	r, err := New(own, trusted)
+	if err != nil {
+		return nil, err
+	}
+	r.file = file
+	return r, nil
+}
+
+// Reload reads the own key again. A key that cannot sign, or that is not trusted here, is an error, and the key of before goes on to sign.
+// The trusted keys are reloaded before.
+func (r *Records) Reload() error {
+	if r.file == "" {
+		return nil
+	}
+	own, err := keys.Load(r.file)
+	if err != nil {
+		return err
+	}
+	return r.signWith(own)
+}
+
+func (r *Records) signWith(own *keys.Key) error {
+	if _, err := own.Ed25519(); err != nil {
+		return fmt.Errorf("auth: records: %w", err)
+	}
+	if k, ok := r.trusted.Find(own.ID); !ok || !k.Equal(own) {
+		return fmt.Errorf("auth: records: own %v is not among the trusted keys", own)
+	}
+	r.own.Store(own)
+	return nil
 }
 
 // Sign returns the id of the own key and its signature of payload.
@@ -51,14 +88,15 @@ func (r *Records) Verify(keyID string, payload, signature []byte) error {
 }
 
 func (r *Records) sign(context string, payload []byte) (keyID string, signature []byte, err error) {
-	if r.own == nil {
+	own := r.own.Load()
+	if own == nil {
 		return "", nil, errNoKey
 	}
-	private, err := r.own.Ed25519()
+	private, err := own.Ed25519()
 	if err != nil {
 		return "", nil, fmt.Errorf("auth: records: %w", err)
 	}
-	return r.own.ID, ed25519.Sign(private, append([]byte(context), payload...)), nil
+	return own.ID, ed25519.Sign(private, append([]byte(context), payload...)), nil
 }
 
 func (r *Records) verify(context, keyID string, payload, signature []byte) error {
