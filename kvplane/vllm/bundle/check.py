@@ -100,6 +100,7 @@ class Trial:
             "listen": {name: bare(self.at[name]) for name in ("clients", "operations", "agents")},
             "timeouts": dict.fromkeys(("request", "prefill", "transfer", "pair", "probe", "cleanup"), "180s") | {"request": "240s"},
             "models": [{"name": ask.MODEL, "connector": "kvplane", "prefill": prefill, "decode": decode}],
+            "policy": {"default": {"policy": "roles"}},  # every prompt is split
             "auth": {
                 "agents": {"keys": [public(self.signer)], "issuer": "pdrouter"},
                 "records": {"key_file": self.keeper, "trusted": [public(self.keeper)]},
