@@ -46,6 +46,7 @@ const (
 	TooManyBackground
 	QueueFull
 	QueueTimeout
+	Objective
 	Draining
 	Internal
 
@@ -129,6 +130,7 @@ var table = [...]struct {
 	TooManyBackground:   {"too_many_background", 503, 30 * time.Second, false, "`limits.background` background responses are in progress."},
 	QueueFull:           {"queue_full", 503, time.Second, false, "Too many requests are queued for the model."},
 	QueueTimeout:        {"queue_timeout", 503, time.Second, false, "The request waited too long for a place with the model's engines, or for an engine to come back."},
+	Objective:           {"objective", 429, time.Second, false, "With `queue.by_objective`: the request has waited for a place so long that it cannot keep its objective any more. `Retry-After` says when engines are thought to have room for it."},
 	Draining:            {"draining", 503, time.Second, hangUp, "The gateway is shutting down."},
 	Internal:            {"internal", 500, 0, false, "The gateway has a bug. The log has the details."},
 
