@@ -109,6 +109,24 @@ func PromptOf(model, tenant string, b *openai.Body) Prompt {
 	return chain(b.Raw, messages, start.then(both[:]), size)
 }
 
+// stretch is how many tokens of a prompt of token ids stand in the place of a message.
+const stretch = 64
+
+// PromptOfIDs returns the sums of the beginnings of a prompt of token ids, each 64 tokens longer than the one before. They are sums as those of
+// chats are: of prompts of one model, tenant and salt.
+func PromptOfIDs(model, tenant string, salt []byte, ids []uint32) (sums []Sum) {
+	s := Sum{}.then([]byte("ids")).then([]byte(model)).then([]byte(tenant)).then(salt)
+	var room [4 * stretch]byte
+	for ; len(ids) >= stretch; ids = ids[stretch:] {
+		for i, id := range ids[:stretch] {
+			binary.LittleEndian.PutUint32(room[4*i:], id)
+		}
+		s = s.then(room[:])
+		sums = append(sums, s)
+	}
+	return sums
+}
+
 // maxDepth is how deep a body is nested at most; the body was read before.
 const maxDepth = 128
 

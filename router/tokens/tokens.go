@@ -151,7 +151,7 @@ func (m *Map) shrink() {
 // refer to the new list from then on. It returns how many ids are exact at the boundaries after last.
 func (m *Map) compare(last *entry, p Prompt, from int, now *list) (always, turn int) {
 	was := last.list
-	common := commonPrefix(was.ids, now.ids)
+	common := CommonPrefix(was.ids, now.ids)
 	always, turn, now.trail = min(last.any, common), min(last.turn, common), was.trail
 	if last.ends && from < len(p) { // the prompt of the list before is the beginning of this one
 		turn, now.trail = common, len(was.ids)-common
@@ -169,7 +169,7 @@ func (m *Map) compare(last *entry, p Prompt, from int, now *list) (always, turn 
 		}
 		if e.list != was {
 			was = e.list
-			common = commonPrefix(was.ids, now.ids)
+			common = CommonPrefix(was.ids, now.ids)
 		}
 		e.any, e.turn, e.known, e.ends = min(e.any, common), min(e.turn, common), min(e.known, common), false
 		m.refer(e, now)
@@ -178,7 +178,8 @@ func (m *Map) compare(last *entry, p Prompt, from int, now *list) (always, turn 
 	return always, turn
 }
 
-func commonPrefix(a, b []uint32) int {
+// CommonPrefix is how many token ids two lists begin with that are the same.
+func CommonPrefix(a, b []uint32) int {
 	n := min(len(a), len(b))
 	for i := range n {
 		if a[i] != b[i] {

@@ -148,7 +148,7 @@ func (n naive) exact(of []message) (most int) {
 		}
 		for _, b := range n {
 			if len(b.messages) > k && slices.Equal(b.messages[:k+1], of[:k+1]) {
-				most = max(most, commonPrefix(a.ids, b.ids))
+				most = max(most, CommonPrefix(a.ids, b.ids))
 			}
 		}
 	}
@@ -192,7 +192,7 @@ func TestMapProperty(t *testing.T) {
 							t.Fatalf("seed %d: estimate %d with %d ids", seed, estimate, len(ids))
 						}
 						told, all = told+exact, all+len(truth)
-						known += commonPrefix(ids, truth)
+						known += CommonPrefix(ids, truth)
 						m.Learn(p, truth)
 						seen = append(seen, struct {
 							messages []message
@@ -255,7 +255,7 @@ func converse(t *testing.T, render template) {
 				t.Errorf("of the second turn: %d ids, %d exact", len(ids), exact)
 			}
 		default:
-			if want := commonPrefix(before, last); exact != want || want == 0 {
+			if want := CommonPrefix(before, last); exact != want || want == 0 {
 				t.Errorf("turn %d: %d ids are exact, want %d", n, exact, want)
 			}
 			if !slices.Equal(ids, truth[:len(ids)]) || len(ids) < len(last)-8 {
