@@ -24,7 +24,7 @@ import (
 
 // Suites are all, in the order in which they run.
 func Suites() []harness.Suite {
-	return slices.Concat(overhead.Suites(), stream.Suites(), []harness.Suite{handover.Suite(), handover.ReferenceSuite(), replay.Suite(), fair.Suite()}, plane.Suites(), pair.Suites(), []harness.Suite{stock.Suite(), planevllm.Suite(), overhead.PrefixSuite(), idle.Suite(), redis.Suite(), fault.Suite()})
+	return slices.Concat(overhead.Suites(), stream.Suites(), []harness.Suite{handover.Suite(), handover.ReferenceSuite(), replay.Suite(), fair.Suite()}, plane.Suites(), pair.Suites(), []harness.Suite{stock.Suite(), planevllm.Suite(), overhead.PrefixSuite(), overhead.TracingSuite(), idle.Suite(), redis.Suite(), fault.Suite()})
 }
 
 // Choose returns the suites of the given names in their order; a name such as "overhead" is all that begin with it and a

@@ -9,6 +9,9 @@ type Candidates struct {
 	// Partner is the prefill engine that was chosen before, where these are decode engines for it; else nil.
 	Partner *Engine
 
+	// troubled says of each engine of the role whether hand-overs to it from Partner go wrong; nil: none does.
+	troubled func(i int) bool
+
 	engines []Engine  // all of the role
 	at      []int     // which of them are candidates
 	scores  []float64 // of each candidate
@@ -43,7 +46,7 @@ func candidatesOf(q *Request, d Draw, engines []Engine, told *explainer, may fun
 }
 
 func (c *Candidates) end() {
-	c.engines, c.Partner, c.told, c.request = nil, nil, nil, Request{}
+	c.engines, c.Partner, c.troubled, c.told, c.request = nil, nil, nil, nil, Request{}
 	rooms.Put(c)
 }
 

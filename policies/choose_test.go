@@ -338,7 +338,7 @@ func TestRule(t *testing.T) {
 	}
 }
 
-// TestDefaultPolicy: no file at all and an empty file mean the same.
+// TestDefaultPolicy: no file at all and an empty file mean the same: cost.
 func TestDefaultPolicy(t *testing.T) {
 	empty, err := Parse("empty.yaml", nil)
 	if err != nil {
@@ -346,9 +346,43 @@ func TestDefaultPolicy(t *testing.T) {
 	}
 	f := Fleet{Prefill: engines(1, 0), Decode: engines(0, 1)}
 	for name, p := range map[string]*Policy{"Default": Default(), "empty file": empty} {
-		c := p.Choose(Request{PromptTokens: 1}, f, Draw{})
-		if !c.Split || c.Prefill != 1 || c.Decode != 0 {
+		if c := p.Choose(Request{PromptTokens: 1}, f, Draw{}); !p.Costs("m") || c.Reason != Cheaper || c.Decode < 0 {
 			t.Errorf("%s: %+v", name, c)
+		}
+	}
+}
+
+// TestPolicyLeftOut: a rule that names no policy is roles if it or default says how engines of a role are chosen or what is split, else cost.
+func TestPolicyLeftOut(t *testing.T) {
+	for _, tt := range []struct {
+		text            string
+		byDefault, rule string // with a rule for the model m
+	}{
+		{"", byCost, byCost},
+		{"rules: [{name: r, models: [m], after_failure: continue}]", byCost, byCost},
+		{"default: {objective: {ttft: 1s}, decode: {filters: [zone]}}", byCost, byCost},
+		{"default: {split: {min_prompt_tokens: 0}}", byRoles, byRoles},
+		{"default: {split: {on_no_prefill: reject}}", byRoles, byRoles},
+		{"default: {prefill: least_load}", byRoles, byRoles},
+		{"default: {decode: {scorers: [load]}}", byRoles, byRoles},
+		{"default: {decode: {picker: random}}", byRoles, byRoles},
+		{"{rules: [{name: r, models: [m], objective: {ttft: 1s}}], default: {split: {min_prompt_tokens: 9}}}", byRoles, byRoles},
+		{"rules: [{name: r, models: [m], split: {min_prompt_tokens: 9}}]", byCost, byRoles},
+		{"rules: [{name: r, models: [m], decode: session}]", byCost, byRoles},
+		{"{rules: [{name: r, models: [m], split: {min_prompt_tokens: 9}}], default: {policy: cost}}", byCost, byCost},
+		{"{rules: [{name: r, models: [m], decode: session}], default: {policy: cost}}", byCost, byRoles},
+		{"{rules: [{name: r, models: [m], policy: cost}], default: {prefill: prefix, split: {min_prompt_tokens: 9}}}", byRoles, byCost},
+		{"default: {policy: roles}", byRoles, byRoles},
+		{"default: {policy: cost, split: {min_prompt_tokens: 9, on_no_prefill: reject}}", byCost, byCost},
+	} {
+		p, err := Parse("p.yaml", []byte(tt.text))
+		if err != nil {
+			t.Fatal(tt.text, err)
+		}
+		for model, want := range map[string]string{"m": tt.rule, "other": tt.byDefault} {
+			if got := p.Costs(model); got != (want == byCost) {
+				t.Errorf("%s: model %s: cost %v; want %s", tt.text, model, got, want)
+			}
 		}
 	}
 }

@@ -53,6 +53,27 @@ func TestComposed(t *testing.T) {
 	}
 }
 
+// TestHandOverFilter: a hand-over that goes wrong is avoided while there is another, and nothing of it matters where decode serves alone.
+func TestHandOverFilter(t *testing.T) {
+	p := composed(t, "{policy: least_load, filters: [hand_over]}")
+	f := Fleet{Prefill: []Engine{{Usable: true}}, Decode: []Engine{{Usable: true}, {Usable: true, InFlight: 9}}}
+	for name, row := range map[string]struct {
+		troubled func(p, d int) bool
+		request  Request
+		want     int
+	}{
+		"nothing is wrong": {nil, Request{PromptTokens: 1000}, 0},
+		"one is":           {func(p, d int) bool { return p == 0 && d == 0 }, Request{PromptTokens: 1000}, 1},
+		"all are":          {func(int, int) bool { return true }, Request{PromptTokens: 1000}, 0},
+		"decode alone":     {func(_, d int) bool { return d == 0 }, Request{PromptTokens: 1000, Unsplittable: Aggregated}, 0},
+	} {
+		f.Troubled = row.troubled
+		if c := p.Choose(row.request, f, Draw{}); c.Decode != row.want || c.Split != (row.request.Unsplittable == "") {
+			t.Errorf("%s: decode engine %d, split %t; want %d", name, c.Decode, c.Split, row.want)
+		}
+	}
+}
+
 // TestPromptTokens: engines that are meant for some lengths of prompts get these.
 func TestPromptTokens(t *testing.T) {
 	p := composed(t, "{policy: least_load, filters: [{name: prompt_tokens, strict: true}]}")
@@ -69,6 +90,37 @@ func TestPromptTokens(t *testing.T) {
 	for tokens, want := range map[int]int{0: 0, 100: 0, 101: 1, 1 << 20: 1} {
 		if c := p.Choose(Request{PromptTokens: tokens, Unsplittable: Aggregated}, f, Draw{}); c.Decode != want {
 			t.Errorf("%d tokens: engine %d; want %d", tokens, c.Decode, want)
+		}
+	}
+}
+
+// TestLoRA: an engine that has the request's adapter is preferred to one that may load it, and that to one whose slots others have. Load decides
+// among equals, also where no engine says anything.
+func TestLoRA(t *testing.T) {
+	p := composed(t, "{filters: [{name: ahead, requests: 5}], scorers: [{name: lora, weight: 3}, load]}")
+	if !p.Adapters("m") || composed(t, "{scorers: [load]}").Adapters("m") || Default().Adapters("m") {
+		t.Error("Adapters does not say whether the rule has the scorer lora")
+	}
+	for name, tt := range map[string]struct {
+		states   []AdapterState
+		inFlight []int
+		want     int
+		why      string
+	}{
+		"no engine says anything":       {[]AdapterState{AdapterLoadable, AdapterLoadable}, []int{1, 0}, 1, "decode scored 2.50 (another 1.50)"},
+		"all have it":                   {[]AdapterState{AdapterLoaded, AdapterLoaded}, []int{1, 0}, 1, "decode scored 4.00 (another 3.00)"},
+		"one has it":                    {[]AdapterState{AdapterLoadable, AdapterLoaded, AdapterLoadable}, []int{0, 4, 4}, 1, "decode scored 3.00 (another 2.50)"},
+		"one has it, and is far ahead":  {[]AdapterState{AdapterLoadable, AdapterLoaded, AdapterLoadable}, []int{0, 5, 4}, 0, "decode scored 2.50 (another 1.50)"},
+		"a slot is free, or not known":  {[]AdapterState{AdapterBlocked, AdapterLoadable}, []int{4, 0}, 1, "decode scored 2.50 (another 0.00)"},
+		"the slots of all are in use":   {[]AdapterState{AdapterBlocked, AdapterBlocked}, []int{0, 3}, 0, "decode scored 1.00 (another 0.00)"},
+		"loaded goes before a free one": {[]AdapterState{AdapterLoaded, AdapterBlocked, AdapterLoadable}, []int{2, 2, 2}, 0, "decode scored 4.00 (another 2.50)"},
+	} {
+		f := Fleet{Decode: engines(tt.inFlight...)}
+		for i, s := range tt.states {
+			f.Decode[i].Adapter = s
+		}
+		if c := p.Choose(Request{Unsplittable: Aggregated}, f, Draw{Turn: 1}); c.Decode != tt.want || c.Why() != tt.why {
+			t.Errorf("%s: engine %d, %q; want %d, %q", name, c.Decode, c.Why(), tt.want, tt.why)
 		}
 	}
 }
@@ -207,6 +259,8 @@ func TestComposedMistakes(t *testing.T) {
 		"{scorers: [{name: load, weight: -1}]}":           `default.decode.scorers[0] "load": weight is -1; want more than 0`,
 		"{scorers: [{name: load, zone: a}]}":              `default.decode.scorers[0] "load": zone is set; load has no such key`,
 		"{scorers: [{name: load, strict: true}]}":         `default.decode.scorers[0] "load": strict is set; load has no such key`,
+		"{scorers: [{name: lora, zone: a}]}":              `default.decode.scorers[0] "lora": zone is set; lora has no such key`,
+		"{filters: [{name: lora}]}":                       `default.decode.filters[0].name is "lora"; want ` + field.OneOf(namesOf(filters)),
 		"{filters: [{name: zone, weight: 1}]}":            `default.decode.filters[0] "zone": weight is set; zone has no such key`,
 		"{filters: [{name: prompt_tokens, requests: 4}]}": `default.decode.filters[0] "prompt_tokens": requests is set; prompt_tokens has no such key`,
 	} {

@@ -28,9 +28,10 @@ type Rule struct {
 
 // Choosing is how a request's engines are chosen.
 type Choosing struct {
-	// Policy is roles (default: the engine of each role is chosen on its own, as prefill and decode say) or cost: every path that the request can
-	// take is priced, decode alone or any pair, and the cheapest is taken, so that as many requests as possible keep their objective. Of prefill and
-	// decode only filters matter then.
+	// Policy is cost or roles. With cost every path that the request can take is priced, decode alone or any pair, and the cheapest is taken, so
+	// that as many requests as possible keep their objective; of prefill and decode only filters matter then. With roles every prompt that split
+	// allows is split, and the engine of each role is chosen on its own, as prefill and decode say. Default: roles if this rule or default has
+	// the section split, or a policy, scorers or a picker of prefill or decode; else cost.
 	Policy string `yaml:"policy"`
 	// Objective is what requests are to keep, for the policy cost.
 	Objective ObjectiveRule `yaml:"objective"`
@@ -51,6 +52,12 @@ type ObjectiveRule struct {
 	TTFT time.Duration `yaml:"ttft"`
 	// ITL is the time between tokens: in the mean of an answer, and of a hundred tokens at most one is to come later; default 50ms.
 	ITL time.Duration `yaml:"itl"`
+	// Tolerance is by which part of an objective predicted times are thought to be wrong, above 0 and at most 1; default 0.05. With more of it paths
+	// with a reserve are preferred.
+	Tolerance float64 `yaml:"tolerance"`
+	// LateWeight is what each further ttft counts that passes before a first token, beside 1 for a request that misses its objective, 0 to 1;
+	// default 0.005. With more of it the longest prompts wait less under overload, and fewer requests keep their objective.
+	LateWeight *float64 `yaml:"late_weight"`
 }
 
 // SplitRule says which requests are served by two engines.
@@ -82,7 +89,7 @@ type Part struct {
 	// Name of a filter is ahead (engines that have fewer than requests more in flight than the one with the fewest), prompt_tokens (engines
 	// that are meant for prompts of this length) or zone. Name of a scorer is load (fewest requests in flight), backlog (fewest prompt tokens
 	// to compute), prefix (share of the prompt that is cached), least_work (as the policy prefix), session (the home of the request's
-	// session) or zone.
+	// session), lora (engines that have the request's LoRA adapter loaded) or zone.
 	Name string `yaml:"name"`
 	// Weight is of scorers; default 1.
 	Weight *float64 `yaml:"weight"`
@@ -150,23 +157,31 @@ func (c *Choosing) filtersAlone() {
 }
 
 func (c Config) withDefaults() Config {
-	zero := 0
-	c.Default = c.Default.or(Choosing{
+	rules := make([]Rule, len(c.Rules))
+	for i, r := range c.Rules {
+		r.Choosing = r.or(c.Default).withDefaults()
+		rules[i] = r
+	}
+	c.Rules, c.Default = rules, c.Default.withDefaults()
+	return c
+}
+
+func (c Choosing) withDefaults() Choosing {
+	if c.Policy == "" {
+		c.Policy = byCost
+		if c.Split != (SplitRule{}) || c.Prefill.chosen() || c.Decode.chosen() { // what is written holds
+			c.Policy = byRoles
+		}
+	}
+	zero, lateWeight := 0, .005
+	return c.or(Choosing{
 		Split:   SplitRule{MinPromptTokens: &zero, OnNoPrefill: aggregate},
 		Prefill: Role{Policy: "least_load"},
 		Decode:  Role{Policy: "least_load"},
 
-		Policy:       byRoles,
-		Objective:    ObjectiveRule{TTFT: 2 * time.Second, ITL: 50 * time.Millisecond},
+		Objective:    ObjectiveRule{TTFT: 2 * time.Second, ITL: 50 * time.Millisecond, Tolerance: .05, LateWeight: &lateWeight},
 		AfterFailure: Cut,
 	})
-	rules := make([]Rule, len(c.Rules))
-	for i, r := range c.Rules {
-		r.Choosing = r.or(c.Default)
-		rules[i] = r
-	}
-	c.Rules = rules
-	return c
 }
 
 // or fills what c leaves out from d.
@@ -192,6 +207,12 @@ func (c Choosing) or(d Choosing) Choosing {
 	}
 	if c.Objective.ITL == 0 {
 		c.Objective.ITL = d.Objective.ITL
+	}
+	if c.Objective.Tolerance == 0 {
+		c.Objective.Tolerance = d.Objective.Tolerance
+	}
+	if c.Objective.LateWeight == nil {
+		c.Objective.LateWeight = d.Objective.LateWeight
 	}
 	c.Prefill, c.Decode = c.Prefill.or(d.Prefill), c.Decode.or(d.Decode)
 	return c
@@ -283,6 +304,12 @@ func (c Choosing) validate(at string) error {
 	}
 	if o := c.Objective; o.ITL < 0 {
 		errs = append(errs, field.Errorf(at+".objective.itl", "is %v; want more than 0", o.ITL))
+	}
+	if n := c.Objective.Tolerance; !(n >= 0 && n <= 1) {
+		errs = append(errs, field.Errorf(at+".objective.tolerance", "is %v; want more than 0, at most 1", n))
+	}
+	if n := c.Objective.LateWeight; n != nil && !(*n >= 0 && *n <= 1) {
+		errs = append(errs, field.Errorf(at+".objective.late_weight", "is %v; want 0 to 1", *n))
 	}
 	if c.Policy == byCost && (c.Prefill.chosen() || c.Decode.chosen()) {
 		errs = append(errs, field.Errorf(at+".policy", "is cost beside a policy, scorers or a picker of prefill or decode; want filters there alone"))

@@ -7,9 +7,12 @@ type Work struct {
 	Wait    float64 // until it begins with a prompt that it is given now
 	Streams int     // answers that it gives or is to give
 	Context int     // tokens that these hold
-	Prompts float64 // the part of its recent time in which it computed prompts, 0 to 0.9
+	Prompts float64 // the part of its time in which it computed prompts, 0 to 0.9, as of Recent
 	Speed   Speed
 }
+
+// Recent is how long what an engine did counts, in seconds: by then it counts a third.
+const Recent = 20.
 
 // Speed is how fast an engine is.
 type Speed struct {
@@ -23,6 +26,14 @@ type Speed struct {
 type Forecast struct {
 	Prefill, Decode []Work
 	Demand          Demand
+	Pairs           PairTimes // nil: all pairs take as long
+	Moves           []Move    // that can come before this request
+}
+
+// PairTimes tells how long pairs take. It is asked several times per choice and does not block.
+type PairTimes interface {
+	// HandOver is how many times as long as in the mean a hand-over takes from Fleet.Prefill[p] to Fleet.Decode[d].
+	HandOver(p, d int) float64
 }
 
 // unknown stands for an engine that no forecast is about.
@@ -38,11 +49,13 @@ func workOf(role []Work, at int) *Work {
 
 // Demand is what is asked of a model's engines.
 type Demand struct {
-	Rate     float64    // requests a second, recently
-	Answer   float64    // tokens of an answer, in the mean
-	LongGaps float64    // gaps longer than the objective that there may be before more than one token in a hundred comes late
-	Error    float64    // by which part times to the first token differ from what was predicted, in the mean; for people
-	Move     [2]float64 // seconds for each of MoveTerms
+	Rate   float64 // requests a second, recently
+	Answer float64 // tokens of an answer, in the mean
+	// PromptFound is how many seconds the prompt takes that a request finds under way at a busy engine: long ones are found more often.
+	PromptFound float64
+	LongGaps    float64    // gaps longer than the objective that there may be before more than one token in a hundred comes late
+	Error       float64    // by which part times to the first token differ from what was predicted, in the mean
+	Move        [3]float64 // seconds for each of MoveTerms
 }
 
 // ReadTerms are how many of PromptTerms are of the time in which an engine reads a prompt: it computes others meanwhile.
@@ -60,9 +73,9 @@ func StepTerms(streams, context int) [3]float64 {
 	return [3]float64{1, float64(streams), float64(context)}
 }
 
-// MoveTerms are what the time is made of from the end of a prompt on prefill to the first token from decode: a constant, and tokens whose KV
-// is moved.
-func MoveTerms(tokens int) [2]float64 { return [2]float64{1, float64(tokens)} }
+// MoveTerms are what the time is made of from the end of a prompt on prefill to the first token from decode: a constant, tokens whose KV is moved,
+// and steps of decode, which take step seconds.
+func MoveTerms(tokens int, step float64) [3]float64 { return [3]float64{1, float64(tokens), step} }
 
 func (w *Work) step(streams, tokens int) float64 {
 	t := StepTerms(w.Streams+streams, w.Context+tokens)
@@ -82,12 +95,13 @@ func (w *Work) prompt(prompt, uncached int) (reads, computes float64) {
 	return reads, computes
 }
 
-func (d *Demand) move(tokens int) float64 {
-	t := MoveTerms(tokens)
-	return t[0]*d.Move[0] + t[1]*d.Move[1]
+// MoveSeconds is how long a hand-over of so many tokens to an engine with such steps takes, in the mean of pairs.
+func (d *Demand) MoveSeconds(tokens int, step float64) float64 {
+	t := MoveTerms(tokens, step)
+	return t[0]*d.Move[0] + t[1]*d.Move[1] + t[2]*d.Move[2]
 }
 
-// within is how likely a predicted time is to be within an objective.
-func within(seconds, objective float64) float64 {
-	return 1 / (1 + math.Exp((seconds-objective)/(errs*objective)))
+// within is how likely a predicted time is to be within an objective, if it may be wrong by a part of that.
+func within(seconds, objective, part float64) float64 {
+	return 1 / (1 + math.Exp((seconds-objective)/(part*objective)))
 }

@@ -115,7 +115,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		fleet := Fleet{Prefill: engines(0, 1), Decode: engines(1, 0)}
-		if c := p.Choose(Request{Model: "tiny", PromptTokens: 1 << 30}, fleet, Draw{}); !c.Split {
+		if c := p.Choose(Request{Model: "tiny", PromptTokens: 1 << 30, MustSplit: true}, fleet, Draw{}); !c.Split {
 			t.Fatalf("the policy splits nothing: %+v", c)
 		}
 	})

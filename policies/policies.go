@@ -13,9 +13,11 @@ package policies
 
 // Engine is what a choice may know of one engine.
 type Engine struct {
-	Name     string
-	Usable   bool // healthy, and not tried before by the same request
-	InFlight int  // requests that the router has sent to it and that have not ended
+	Name   string
+	Usable bool // healthy, and not tried before by the same request
+	// Adapter is for scorers that look at adapters alone, as far as the engine says.
+	Adapter  AdapterState
+	InFlight int // requests that the router has sent to it and that have not ended
 	// Share is how much of its part of the requests it may get, in 0..1: little while it is new. 0 means 1.
 	Share float64
 	Place *Placement // nil: nothing is known
@@ -47,6 +49,9 @@ type Fleet struct {
 	// Pairable says whether Prefill[p] can hand KV blocks to Decode[d]; nil means that every pair can.
 	// It is called several times per choice and must not block.
 	Pairable func(p, d int) bool
+	// Troubled says of Prefill[p] and Decode[d] that their hand-overs are slow, or that Decode[d] computes what it should receive; nil: that is
+	// so of none. It is asked by the filter hand_over, and must not block.
+	Troubled func(p, d int) bool
 	Forecast *Forecast // for the policy cost; nil: nothing is known
 }
 
@@ -90,11 +95,15 @@ const (
 
 // Choice is the outcome of one decision.
 type Choice struct {
-	Split   bool
-	TTFT    float32 // seconds to the first token, as the policy cost predicts; 0: nothing is predicted
-	Prefill int     // index into Fleet.Prefill; -1: none
-	Decode  int     // index into Fleet.Decode; -1: the request cannot be served, Reason says why
-	Reason  Reason
+	Split  bool
+	Move   uint8   // which of Forecast.Moves comes first, counted from 1; 0: none
+	TTFT   float32 // seconds to the first token, as the policy cost predicts; 0: nothing is predicted
+	Breaks float32 // objectives that are thought to be missed because of the choice, this request's and those of streams; likewise
+	// Patience is how many seconds the move may take until the request would do as well without it.
+	Patience float32
+	Prefill  int // index into Fleet.Prefill; -1: none
+	Decode   int // index into Fleet.Decode; -1: the request cannot be served, Reason says why
+	Reason   Reason
 
 	why why
 }

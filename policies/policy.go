@@ -41,7 +41,7 @@ func New(cfg Config) (*Policy, error) {
 	return p, nil
 }
 
-// Default returns the policy of an empty Config: every request that can be split is split, each role by least_load.
+// Default returns the policy of an empty Config: every request takes the path with the lowest price.
 func Default() *Policy {
 	return &Policy{rules: []rule{newRule(defaultName, []string{"*"}, Config{}.withDefaults().Default)}}
 }
@@ -55,7 +55,7 @@ func newRule(name string, models []string, c Choosing) rule {
 		reject:    c.Split.OnNoPrefill == reject,
 		after:     c.AfterFailure,
 		cost:      c.Policy == byCost,
-		objective: Objective{TTFT: c.Objective.TTFT.Seconds(), ITL: c.Objective.ITL.Seconds()},
+		objective: Objective{TTFT: c.Objective.TTFT.Seconds(), ITL: c.Objective.ITL.Seconds(), Tolerance: c.Objective.Tolerance, LateWeight: *c.Objective.LateWeight},
 		prefill:   newRole(c.Prefill),
 		decode:    newRole(c.Decode),
 		receiving: newRole(receiving(c.Decode)),
@@ -94,6 +94,12 @@ func (p *Policy) Objective(model string) Objective { return p.match(model).objec
 func (p *Policy) Sessions(model string) bool {
 	r := p.match(model)
 	return r.prefill.session || r.decode.session
+}
+
+// Adapters reports whether the model's rule looks at which adapters engines have loaded: only there it matters what Engine.Adapter is.
+func (p *Policy) Adapters(model string) bool {
+	r := p.match(model)
+	return r.prefill.adapter || r.decode.adapter
 }
 
 // Rules returns the names of the rules in the order they are tried, but for the default rule.
@@ -191,6 +197,9 @@ func (r *rule) partner(q *Request, f Fleet, d Draw, p, prefills int, told *expla
 		to.Draw.Turn += d.Turn / all
 	}
 	to.Partner = &f.Prefill[p]
+	if f.Troubled != nil {
+		to.troubled = func(d int) bool { return f.Troubled(p, d) }
+	}
 	return r.receiving.choose(to)
 }
 

@@ -12,12 +12,15 @@ type entry[T any] struct {
 	prefix bool
 	// session says that it looks at Request.Session.
 	session bool
+	// adapter says that it looks at Engine.Adapter.
+	adapter bool
 	// uses are the keys of Part, beside name, that mean something to it.
 	uses []string
 }
 
 var filters = []entry[Filter]{
 	{name: "ahead", make: func(p Part) Filter { return ahead{p.Requests} }, uses: []string{"requests"}},
+	{name: "hand_over", make: func(Part) Filter { return handOver{} }},
 	{name: "prompt_tokens", make: func(Part) Filter { return promptTokens{} }},
 	{name: "zone", make: func(p Part) Filter { return zone{p.Zone} }, uses: []string{"zone"}},
 }
@@ -28,6 +31,7 @@ var scorers = []entry[Scorer]{
 	{name: "prefix", make: func(Part) Scorer { return cached{} }, prefix: true},
 	{name: "least_work", make: func(Part) Scorer { return leastWork{} }, prefix: true},
 	{name: "session", make: func(Part) Scorer { return session{} }, session: true},
+	{name: "lora", make: func(Part) Scorer { return lora{} }, adapter: true},
 	{name: "zone", make: func(p Part) Scorer { return zone{p.Zone} }, uses: []string{"zone"}},
 }
 
@@ -111,7 +115,7 @@ func newRole(r Role) *role {
 			weight = *p.Weight
 		}
 		out.scorers, out.prefix = append(out.scorers, scorer{e.make(p), p.Name, weight}), out.prefix || e.prefix
-		out.session = out.session || e.session
+		out.session, out.adapter = out.session || e.session, out.adapter || e.adapter
 	}
 	if r.Picker == "" {
 		r.Picker = "best"

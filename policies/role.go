@@ -29,6 +29,7 @@ type role struct {
 	picker     Picker
 	prefix     bool // a scorer looks at what engines have of the prompt
 	session    bool // a scorer looks at the request's session
+	adapter    bool // a scorer looks at which adapters engines have
 }
 
 type filter struct {

@@ -19,7 +19,11 @@ func (w why) text(c Choice) string {
 	if w.rule.cost && c.Decode >= 0 {
 		b = strconv.AppendFloat(append(b, "cost "...), float64(w.price), 'f', 3, 64)
 		b = strconv.AppendFloat(append(b, ": first token in "...), float64(c.TTFT), 'f', 2, 64)
-		return string(append(b, " s"...)) // "cost 0.123: first token in 0.42 s"
+		b = append(b, " s"...)
+		if c.Move > 0 {
+			b = append(b, ", after a move"...)
+		}
+		return string(b) // "cost 0.123: first token in 0.42 s"
 	}
 	switch c.Reason {
 	case Split:

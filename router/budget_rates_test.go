@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"pdrouter/internal/routertest"
-	"pdrouter/policies"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
 )
@@ -38,7 +37,7 @@ func TestRetriesServeWhereAnEngineIsIdle(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %s, %d per second", row.name, row.connector, perSecond), func(t *testing.T) {
 				routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 					s, parts := routertest.NewPoolIn(t, n, row.connector, row.p, row.d)
-					parts.Planner = policies.Default()
+					parts.Planner = routertest.Roles(t)
 					g := routertest.StartIn(t, n, s.Config, parts)
 					if row.connector != connector.NameNone {
 						g.WaitWarm()
@@ -79,7 +78,7 @@ func TestFault65StormOfRefusals(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 3)
-				parts.Planner = policies.Default()
+				parts.Planner = routertest.Roles(t)
 				g := routertest.StartIn(t, n, s.Config, parts)
 				faults := map[string][]routertest.Fault{}
 				for _, d := range s.Decode {

@@ -22,10 +22,7 @@ import (
 // goingOn has streams that fail go on from another engine.
 func goingOn(t *testing.T) router.Parts {
 	t.Helper()
-	p, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := routertest.Policy(t, policies.Choosing{AfterFailure: policies.Continue})
 	return router.Parts{Planner: p}
 }
 

@@ -22,6 +22,7 @@ import (
 // text. Some characters are two tokens: the first has no text yet.
 type fakeTeller struct {
 	mu    sync.Mutex
+	room  int // tokens of prompt and answer; 0: it does not say
 	dies  int // tokens until the connection breaks; -1: never
 	asked []string
 	given []string // the token ids that came with a hand-off in place of messages
@@ -44,13 +45,16 @@ func nextToken(ids []int) (id int, text string) {
 
 func (f *fakeTeller) serve(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
+		if r.URL.Path == "/v1/models" && f.room > 0 {
+			fmt.Fprintf(w, `{"object":"list","data":[{"id":"tiny","max_model_len":%d}]}`, f.room)
+		}
 		return
 	}
 	raw, _ := io.ReadAll(r.Body)
 	var b struct {
 		Prompt   json.RawMessage
 		Messages json.RawMessage
-		Max      int `json:"max_tokens"`
+		Most     *int `json:"max_tokens"`
 		Stream   bool
 		Tell     bool `json:"return_token_ids"`
 		Options  struct {
@@ -88,6 +92,13 @@ func (f *fakeTeller) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	prompt, _ := json.Marshal(ids)
 	chat := r.URL.Path == routertest.PathChat
+	most := 16 // of a completion that does not say it, as stock vLLM does
+	switch {
+	case b.Most != nil:
+		most = *b.Most
+	case chat:
+		most = f.room - len(ids)
+	}
 	id := fmt.Sprintf(`"id":"%s","created":%d,"model":"tiny"`, r.Header.Get("X-Request-Id"), len(ids))
 	if !b.Stream {
 		w.Header().Set("Content-Type", "application/json")
@@ -111,7 +122,7 @@ func (f *fakeTeller) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		return "null"
 	}
-	for i := range b.Max {
+	for i := range most {
 		if i == dies {
 			routertest.ResetConn(w)
 			return
@@ -119,7 +130,7 @@ func (f *fakeTeller) serve(w http.ResponseWriter, r *http.Request) {
 		token, text := nextToken(ids)
 		ids = append(ids, token)
 		finish, first := "null", "null"
-		if i == b.Max-1 {
+		if i == most-1 {
 			finish = `"length"`
 		}
 		if i == 0 {
@@ -138,7 +149,7 @@ func (f *fakeTeller) serve(w http.ResponseWriter, r *http.Request) {
 	if b.Options.Usage {
 		var n []int
 		_ = json.Unmarshal(prompt, &n)
-		fmt.Fprintf(w, `data: {%s,"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n\n", id, len(n), len(n)+b.Max, b.Max)
+		fmt.Fprintf(w, `data: {%s,"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n\n", id, len(n), len(n)+most, most)
 	}
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
 }
@@ -186,15 +197,12 @@ func TestFault53Continued(t *testing.T) {
 	tellers := make([]*fakeTeller, 3)
 	m := config.Model{Name: "tiny"}
 	for i := range tellers {
-		tellers[i] = &fakeTeller{dies: -1}
+		tellers[i] = &fakeTeller{dies: -1, room: 120}
 		srv := httptest.NewServer(http.HandlerFunc(tellers[i].serve))
 		t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
 		m.Engines = append(m.Engines, config.Engine{Name: fmt.Sprintf("d%d", i), URL: srv.URL})
 	}
-	p, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := routertest.Policy(t, policies.Choosing{AfterFailure: policies.Continue})
 	cfg := config.Config{Models: []config.Model{m}, Limits: config.Limits{RetryFloor: new(1 << 20), Failures: 1 << 20}, Health: config.Health{Failures: 1 << 20, PanicPercent: 1}}
 	g := routertest.Start(t, cfg, router.Parts{Planner: p})
 	set := func(dies ...int) {
@@ -204,13 +212,26 @@ func TestFault53Continued(t *testing.T) {
 			f.mu.Unlock()
 		}
 	}
-	continued := int32(0)
+	before := 0
+	for i := range tellers {
+		dies := []int{1, 1, 1}
+		dies[i] = -1
+		set(dies...)
+		routertest.Eventually(t, "each engine has said how much room it has", func() bool {
+			before++
+			return g.Post(routertest.PathChat, `{"model":"tiny","messages":[{"role":"user","content":"?"}],"temperature":0,"stream":true}`).Err == nil
+		})
+	}
+	continued := 0
 	for seed := range uint64(1000) {
 		rng := rand.New(rand.NewPCG(seed, 53))
 		n := 1 + rng.IntN(20)
 		path, body := routertest.PathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":"seed %d","max_tokens":%d,"temperature":0,"stream":true`, seed, n)
 		if rng.IntN(2) == 0 {
 			path, body = routertest.PathChat, fmt.Sprintf(`{"model":"tiny","messages":[{"role":"user","content":"seed %d"}],"max_tokens":%d,"temperature":0,"stream":true`, seed, n)
+			if rng.IntN(2) == 0 { // to the model's end
+				body = strings.Replace(body, fmt.Sprintf(`"max_tokens":%d,`, n), "", 1)
+			}
 		}
 		usage := rng.IntN(2) == 0
 		if usage {
@@ -228,7 +249,7 @@ func TestFault53Continued(t *testing.T) {
 		if got != want || gotUsage != wantUsage || r.Err != nil || strings.Count(r.Body, "[DONE]") != 1 || strings.Contains(r.Body, "token_ids\":[") {
 			t.Fatalf("seed %d, dies %v: end %v, text %q; want %q; usage %q; want %q\n%s", seed, dies, r.Err, got, want, gotUsage, wantUsage, r.Body)
 		}
-		continued += g.Summary(2*int(seed) + 2).Continued
+		continued += int(g.Summary(before + 2*int(seed) + 2).Continued)
 	}
 	if continued < 300 {
 		t.Errorf("%d continuations", continued)
@@ -240,10 +261,7 @@ func TestFault53NotContinued(t *testing.T) {
 	f := &fakeTeller{dies: 3}
 	srv := httptest.NewServer(http.HandlerFunc(f.serve))
 	t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
-	p, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := routertest.Policy(t, policies.Choosing{AfterFailure: policies.Continue})
 	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "a", URL: srv.URL}}}}, Health: config.Health{Failures: 1 << 20}}
 	g := routertest.Start(t, cfg, router.Parts{Planner: p})
 	for i, row := range []struct{ more, result string }{
@@ -255,14 +273,73 @@ func TestFault53NotContinued(t *testing.T) {
 		{`"temperature":0,"logprobs":1`, "unsupported"},
 		{`"temperature":0,"return_token_ids":true`, "unsupported"},
 		{`"temperature":0,"presence_penalty":1`, "unsupported"},
+		{`"temperature":0,"max_tokens":null`, "unsupported"},
 		{`"temperature":0`, "failed"}, // there is no other engine
 	} {
-		r := g.Post(routertest.PathCompletions, `{"model":"tiny","prompt":"p","max_tokens":9,"stream":true,`+row.more+`}`)
+		r := g.Post(routertest.PathCompletions, `{"model":"tiny","prompt":"p","stream":true,`+row.more+`}`)
 		if r.Err == nil || strings.Contains(r.Body, "[DONE]") || strings.Count(r.Body, `{"error"`) != 1 {
 			t.Errorf("%s: end %v, body %q", row.more, r.Err, r.Body)
 		}
 		if sum := g.Summary(i + 1); sum.NotContinued != row.result || sum.Outcome != dispatch.FailedAfter {
 			t.Errorf("%s: %+v", row.more, sum)
 		}
+	}
+}
+
+// TestFault53NoRoomKnown: a chat that goes to the model's end is not continued by an engine that does not say where that is: as a completion it would
+// end after 16 tokens.
+func TestFault53NoRoomKnown(t *testing.T) {
+	m := config.Model{Name: "tiny"}
+	for _, name := range []string{"a", "b"} {
+		f := &fakeTeller{dies: 3}
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodPost {
+				return
+			}
+			f.room = 120
+			f.serve(w, r)
+		}))
+		t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+		m.Engines = append(m.Engines, config.Engine{Name: name, URL: srv.URL})
+	}
+	p := routertest.Policy(t, policies.Choosing{AfterFailure: policies.Continue})
+	g := routertest.Start(t, config.Config{Models: []config.Model{m}, Health: config.Health{Failures: 1 << 20}}, router.Parts{Planner: p})
+	r := g.Post(routertest.PathChat, `{"model":"tiny","messages":[{"role":"user","content":"p"}],"temperature":0,"stream":true}`)
+	if sum := g.Summary(1); r.Err == nil || strings.Contains(r.Body, "[DONE]") || sum.NotContinued != "failed" || sum.Attempts != 1 {
+		t.Errorf("end %v, %+v, body %q", r.Err, sum, r.Body)
+	}
+}
+
+// TestFault53ContinuedByTheSameRevision has every engine die after two tokens: no stream has tokens of two revisions. An engine whose revision is not
+// known goes on with each.
+func TestFault53ContinuedByTheSameRevision(t *testing.T) {
+	m := config.Model{Name: "tiny"}
+	tellers := map[string]*fakeTeller{}
+	for name, revision := range map[string]string{"a0": "1", "a1": "1", "b0": "2", "b1": "2", "c": ""} {
+		tellers[name] = &fakeTeller{dies: 2}
+		srv := httptest.NewServer(http.HandlerFunc(tellers[name].serve))
+		t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+		m.Engines = append(m.Engines, config.Engine{Name: name, URL: srv.URL, Revision: revision})
+	}
+	p := routertest.Policy(t, policies.Choosing{AfterFailure: policies.Continue})
+	cfg := config.Config{Models: []config.Model{m}, Limits: config.Limits{RetryFloor: new(1 << 20), Failures: 1 << 20, Attempts: 5}, Health: config.Health{Failures: 1 << 20, PanicPercent: 1}}
+	g := routertest.Start(t, cfg, router.Parts{Planner: p})
+	toUnknown := 0
+	for i := range 30 {
+		r := g.Post(routertest.PathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":"%d","max_tokens":20,"temperature":0,"stream":true}`, i))
+		asked := map[byte]int{}
+		for name, f := range tellers {
+			f.mu.Lock()
+			asked[name[0]] += len(f.asked)
+			f.asked = nil
+			f.mu.Unlock()
+		}
+		if asked['a'] > 0 && asked['b'] > 0 || asked['a']+asked['b'] != 2 {
+			t.Errorf("engines asked: %d of revision 1, %d of 2; %q", asked['a'], asked['b'], r.Body)
+		}
+		toUnknown += asked['c']
+	}
+	if toUnknown != 30 {
+		t.Errorf("the engine without a revision was asked %d times", toUnknown)
 	}
 }

@@ -35,10 +35,7 @@ func TestTokensContinued(t *testing.T) {
 			m.Decode = append(m.Decode, e)
 		}
 	}
-	p, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := routertest.Policy(t, policies.Choosing{AfterFailure: policies.Continue})
 	cfg := config.Config{Models: []config.Model{m}, Limits: config.Limits{RetryFloor: new(1 << 20), Failures: 1 << 20, Attempts: 3}, Health: config.Health{Failures: 1 << 20, PanicPercent: 1}}
 	g := routertest.Start(t, cfg, router.Parts{Planner: p})
 	g.WaitWarm()
@@ -49,7 +46,7 @@ func TestTokensContinued(t *testing.T) {
 			f.mu.Unlock()
 		}
 	}
-	continued := int32(0)
+	continued := 0
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 59))
 		n := 2 + rng.IntN(20)
@@ -76,7 +73,7 @@ func TestTokensContinued(t *testing.T) {
 		if s.Outcome != dispatch.Completed || s.TokenIDs.String() != "forwarded" {
 			t.Fatalf("seed %d: %s, token ids %s", seed, s.Outcome, s.TokenIDs)
 		}
-		continued += s.Continued
+		continued += int(s.Continued)
 		given := 0
 		for _, f := range tellers[1:] {
 			f.mu.Lock()

@@ -72,6 +72,18 @@ func TestCostPolicy(t *testing.T) {
 				if _, ok := st.Forecasts["tiny"]; !ok || st.Engines[0].Forecast == nil || st.Engines[0].Forecast.Streams != 0 {
 					t.Errorf("forecasts %+v, %+v", st.Forecasts, st.Engines[0].Forecast)
 				}
+				roles := []string{"prefill", "decode"}
+				if name == connector.NameNone {
+					roles = []string{"engines"}
+				}
+				if len(st.Scalings) != 1 || len(st.Scalings[0].Roles) != len(roles) || st.Scalings[0].TTFT < 0 || st.Scalings[0].ITL < 0 {
+					t.Fatalf("scaling %+v", st.Scalings)
+				}
+				for i, r := range st.Scalings[0].Roles {
+					if r.Role != roles[i] || r.Ready+r.Starting != 2 || r.Wanted < 1 || r.Wanted > 2 || r.Backlog != 0 {
+						t.Errorf("scaling of %s: %+v", roles[i], r)
+					}
+				}
 				s.CheckNothingHeld(t)
 			})
 		})
@@ -99,5 +111,69 @@ func TestCostPolicyFaults(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestCostPolicyLearnsFromWholeAnswers: engines that serve requests alone and stream nothing are known to be slow, too.
+func TestCostPolicyLearnsFromWholeAnswers(t *testing.T) {
+	p, err := policies.Parse("p.yaml", []byte("default: {policy: cost}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	routertest.RunVirtual(t, connector.NameNone, func(t *testing.T) {
+		s := routertest.NewPool(t, connector.NameNone, 0, 1, map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoSlow, N: 2000}}})
+		g := routertest.Start(t, s.Config, router.Parts{Planner: p})
+		body := func(stream bool) string {
+			return fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":2,"stream":%t}`, strings.Repeat("a b ", 2000), stream)
+		}
+		predicted := func() float64 {
+			_, e, _ := explain(t, g, "/explain/v1/completions", body(true))
+			if len(e.Paths) != 1 {
+				t.Fatalf("paths %+v", e.Paths)
+			}
+			return e.Paths[0].TTFT
+		}
+		before := predicted()
+		for range 20 {
+			if r := g.Post("/v1/completions", body(false)); r.Status != 200 {
+				t.Fatalf("status %d: %s", r.Status, r.Body)
+			}
+		}
+		g.WaitIdle()
+		if after := predicted(); after < 3*before || after < 1 {
+			t.Errorf("a first token in %.2f s, %.2f s before any answer; want some seconds", after, before)
+		}
+	})
+}
+
+// TestCostPolicyLearnsOnlyFromOneChoice: an answer of several choices in one leg says nothing of how fast its engine is, as they were made at once.
+func TestCostPolicyLearnsOnlyFromOneChoice(t *testing.T) {
+	p, err := policies.Parse("p.yaml", []byte("default: {policy: cost}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt := strings.Repeat("a b ", 2000)
+	for _, more := range []string{fmt.Sprintf(`"prompt":%q,"n":2`, prompt), fmt.Sprintf(`"prompt":[%q,%q]`, prompt, prompt), fmt.Sprintf(`"prompt":%q,"best_of":2`, prompt)} {
+		routertest.RunVirtual(t, connector.NameNone, func(t *testing.T) {
+			s := routertest.NewPool(t, connector.NameNone, 0, 1, map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoSlow, N: 2000}}})
+			g := routertest.Start(t, s.Config, router.Parts{Planner: p})
+			predicted := func() float64 {
+				_, e, _ := explain(t, g, "/explain/v1/completions", fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":2,"stream":true}`, prompt))
+				if len(e.Paths) != 1 {
+					t.Fatalf("paths %+v", e.Paths)
+				}
+				return e.Paths[0].TTFT
+			}
+			before := predicted()
+			for range 20 {
+				if r := g.Post("/v1/completions", `{"model":"tiny","max_tokens":2,`+more+`}`); r.Status != 200 {
+					t.Fatalf("status %d: %s", r.Status, r.Body)
+				}
+			}
+			g.WaitIdle()
+			if after := predicted(); after > 1.01*before {
+				t.Errorf("%.20s…%s: a first token in %.2f s; want %.2f s as before any answer", more, more[len(more)-12:], after, before)
+			}
+		})
 	}
 }

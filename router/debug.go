@@ -23,7 +23,7 @@ func (d Debug) Idle() bool {
 		return false
 	}
 	for _, e := range r.snapshot().fleet.Engines {
-		if e.InFlight.Load() != 0 || e.Backlog.Load() != 0 {
+		if e.InFlight.Load() != 0 || e.Backlog.Load() != 0 || e.Uncollected.Load() != 0 {
 			return false
 		}
 		if f := e.Forecast(); f != nil && !f.Idle() {

@@ -6,8 +6,10 @@ import (
 	"net/http"
 	"strings"
 
+	"pdrouter/policies"
 	"pdrouter/router/edge"
 	"pdrouter/router/fanout"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 )
 
@@ -48,7 +50,7 @@ func (r *Router) explain(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	var session uint64
-	if m.UsesSessions() {
+	if m.UsesSessions() || s.cfg.Migration.On() {
 		session = edge.SessionOf(func(name string) []byte { return []byte(req.Header.Get(name)) }, b)
 	}
 	if m.Forecast != nil {
@@ -57,7 +59,9 @@ func (r *Router) explain(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
-	e, ok := s.fleet.Explain(m, adapter, b, session)
+	e, ok := s.fleet.Explain(m, adapter, b, session, func(cached func(*fleet.Engine) int) ([]policies.Move, bool) {
+		return r.moves.Explain(s.fleet, m, adapter, b, session, cached)
+	})
 	if !ok {
 		http.Error(w, "this gateway's planner does not explain", http.StatusNotImplemented)
 		return

@@ -32,6 +32,7 @@ const (
 	LoadApart         = kvwatch.LoadApart
 	LoadSeldom        = kvwatch.LoadSeldom
 	MaxCold           = maxCold
+	MaxPairs          = maxPairs
 	MaxLoggedAnswer   = exchange.MaxLoggedAnswer
 	RankHeader        = fleet.RankHeader
 	RefusedFor        = monitor.RefusedFor
@@ -64,7 +65,7 @@ func (d Debug) OpenTransfer(id, prefill, decode string) {
 }
 
 // Attended is how many engines are looked after.
-func (d Debug) Attended() int { return d.r.monitor.Monitored() }
+func (d Debug) Attended() int { return len(d.r.monitor.Monitored()) }
 
 // CachedTokens is how many tokens of a chat's prompt an engine is thought to have.
 func (d Debug) CachedTokens(engine, body string) (int, error) {
@@ -94,6 +95,9 @@ func (d Debug) Holds(engine, salt string, ids []uint32) {
 
 // Sealed is a salt as engines get it.
 func (d Debug) Sealed(tenant string) string { return d.r.snapshot().sealer.Seal(tenant, nil) }
+
+// Restarted has an engine be another run.
+func (d Debug) Restarted(engine string) { d.r.snapshot().fleet.Engine(engine).Generation.Add(1) }
 
 // Fleet is another value after each configuration that was applied.
 func (d Debug) Fleet() any { return d.r.snapshot().fleet }
@@ -154,14 +158,21 @@ func (e DebugEngine) None() bool          { return e.e == nil }
 func (e DebugEngine) Name() string        { return e.e.Name }
 func (e DebugEngine) InFlight() int64     { return e.e.InFlight.Load() }
 func (e DebugEngine) AddInFlight(n int64) { e.e.InFlight.Add(n) }
-func (e DebugEngine) Backlog() int64      { return e.e.Backlog.Load() }
-func (e DebugEngine) Supplied() int64     { return e.e.Supplied.Load() }
-func (e DebugEngine) Overdue() int64      { return e.e.Overdue.Load() }
-func (e DebugEngine) Generation() uint64  { return e.e.Generation.Load() }
-func (e DebugEngine) Usable() bool        { return e.e.Usable() }
-func (e DebugEngine) SetDown()            { e.e.Down.Store(true) }
-func (e DebugEngine) SetDraining()        { e.e.Draining.Store(true) }
-func (e DebugEngine) Key() string         { return e.e.Credential() }
+func (e DebugEngine) CacheTokens() int    { return e.e.CacheSize().Tokens() }
+func (e DebugEngine) LoadedAdapters() []string {
+	if s := e.e.AdapterSlots.Load(); s != nil {
+		return s.Loaded
+	}
+	return nil
+}
+func (e DebugEngine) Backlog() int64     { return e.e.Backlog.Load() }
+func (e DebugEngine) Supplied() int64    { return e.e.Supplied.Load() }
+func (e DebugEngine) Overdue() int64     { return e.e.Overdue.Load() }
+func (e DebugEngine) Generation() uint64 { return e.e.Generation.Load() }
+func (e DebugEngine) Usable() bool       { return e.e.Usable() }
+func (e DebugEngine) SetDown()           { e.e.Down.Store(true) }
+func (e DebugEngine) SetDraining()       { e.e.Draining.Store(true) }
+func (e DebugEngine) Key() string        { return e.e.Credential() }
 
 // HasEndpoint reports whether the engine's endpoint is known.
 func (e DebugEngine) HasEndpoint() bool { return e.e.Endpoint.Load() != nil }
@@ -193,7 +204,11 @@ func (e DebugEngine) Load(ctx context.Context) bool {
 
 // AddLeak enters blocks that the engine holds for nobody, until its lease ends where leased.
 func (e DebugEngine) AddLeak(why reclaim.Cause, blocks int, leased bool) {
-	e.r.reclaim.Leaks.Add(e.e, why, blocks, leased, time.Now())
+	lease := time.Duration(0)
+	if leased {
+		lease = 30 * time.Second
+	}
+	e.r.reclaim.Leaks.Add(e.e, why, blocks, lease, time.Now())
 }
 
 // Recount asks the engine how many blocks it uses, Leaked is how many it is said to hold for nobody.
@@ -216,3 +231,6 @@ func (e DebugEngine) Probed() bool {
 
 // Upstream is the client that sends it requests.
 func (e DebugEngine) Upstream() *upstream.Client { return e.e.Upstream }
+
+// PairsOf sorts the pairs of a Status.
+func PairsOf(s Stats) []PairStatus { return pairsOf(s) }

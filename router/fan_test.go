@@ -150,8 +150,8 @@ func TestFault21Fan(t *testing.T) {
 						t.Errorf("-want +got\n%s\n%s", diff, r.Body)
 					}
 					sum := g.Summary(1)
-					if sum.Attempts != len(row.texts) || len(sum.Parts) != len(row.texts) || sum.OutputTokens != 3*len(row.texts) ||
-						sum.PromptTokens != 7*row.prompts || sum.Outcome != dispatch.Completed || sum.Reason != "split" || sum.Status != 200 {
+					if int(sum.Attempts) != len(row.texts) || len(sum.Parts) != len(row.texts) || int(sum.OutputTokens) != 3*len(row.texts) ||
+						int(sum.PromptTokens) != 7*row.prompts || sum.Outcome != dispatch.Completed || sum.Reason != "split" || sum.Status != 200 {
 						t.Errorf("summary %+v", sum)
 					}
 					if strings.Contains(r.Body, "_transfer_params") {

@@ -126,10 +126,7 @@ func TestFault59AnswerTooLarge(t *testing.T) {
 func TestFault59EventTooLarge(t *testing.T) {
 	first := "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"a\",\"token_ids\":[5]}],\"prompt_token_ids\":[1,2,3]}\n\n"
 	big := "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"text\":\"" + strings.Repeat("a", 128<<10) + "\",\"token_ids\":[6]}]}\n\n"
-	goesOn, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	goesOn := routertest.Policy(t, policies.Choosing{AfterFailure: policies.Continue})
 	for name, planner := range map[string]fleet.Planner{"59 cut": nil, "59 continue": goesOn} {
 		t.Run(name, func(t *testing.T) {
 			shown := make(chan struct{})

@@ -163,7 +163,7 @@ func TestFault47to62Legs(t *testing.T) {
 						t.Errorf("the client may retry: %v; want %v", got, row.want.retry)
 					}
 				}
-				if sum := g.Summary(1); sum.Attempts != row.want.attempts {
+				if sum := g.Summary(1); int(sum.Attempts) != row.want.attempts {
 					t.Errorf("%d attempts; want %d", sum.Attempts, row.want.attempts)
 				}
 				g.WaitIdle()

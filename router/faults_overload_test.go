@@ -285,7 +285,7 @@ func TestFault47RetryAfter(t *testing.T) {
 			if row.status != 200 && (r.Header.Get("Retry-After") != row.rest || r.Header.Get("X-Pdrouter-Reason") != "engine_refused") {
 				t.Errorf("header %v", r.Header)
 			}
-			if sum := g.Summary(1); sum.Attempts != row.asked {
+			if sum := g.Summary(1); int(sum.Attempts) != row.asked {
 				t.Errorf("%d attempts; want %d", sum.Attempts, row.asked)
 			}
 			if len(asked) == 2 && asked[1].Sub(asked[0]) < time.Second { // a bound that no slow machine breaks

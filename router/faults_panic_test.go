@@ -84,10 +84,7 @@ func TestFault68PanicInAStream(t *testing.T) {
 	t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
 	other := httptest.NewServer(http.HandlerFunc((&fakeTeller{dies: -1}).serve))
 	t.Cleanup(func() { other.CloseClientConnections(); other.Close() })
-	real, err := policies.New(policies.Config{Default: policies.Choosing{AfterFailure: policies.Continue}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	real := routertest.Policy(t, policies.Choosing{AfterFailure: policies.Continue})
 	p := &panicky{Planner: real}
 	p.from.Store(2) // the stream is to go on elsewhere
 	cfg := config.Config{Models: []config.Model{{Name: "tiny", Engines: []config.Engine{{Name: "a", URL: srv.URL}}}}, Health: config.Health{Failures: 1 << 20}}

@@ -65,7 +65,7 @@ func TestShapesServed(t *testing.T) {
 					if strings.Count(r.Body, told) != 1 {
 						t.Errorf("want %s in %s", told, r.Body)
 					}
-					if sum.CachedTokens != cached || sum.PromptTokens != 7 || sum.OutputTokens != 3 || !sum.Removed || sum.Attempts != 1 {
+					if int(sum.CachedTokens) != cached || sum.PromptTokens != 7 || sum.OutputTokens != 3 || !sum.Removed || sum.Attempts != 1 {
 						t.Errorf("summary %+v", sum)
 					}
 					if connectorName == connector.NameNone {

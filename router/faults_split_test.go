@@ -111,7 +111,7 @@ func TestFault27Usage(t *testing.T) {
 					want = 9
 				}
 				sum := g.Summary(1)
-				if got, whole := routertest.Text(t, r); got != routertest.WholeText || !whole || strings.Count(r.Body, "[DONE]") != 1 || sum.CachedTokens != want {
+				if got, whole := routertest.Text(t, r); got != routertest.WholeText || !whole || strings.Count(r.Body, "[DONE]") != 1 || int(sum.CachedTokens) != want {
 					t.Errorf("text %q, whole %v, %d tokens cached; want %d", got, whole, sum.CachedTokens, want)
 				}
 				events := strings.Split(strings.TrimSuffix(r.Body, "\n\n"), "\n\n")

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"pdrouter/internal/routertest"
-	"pdrouter/policies"
 	"pdrouter/router/connector"
 )
 
@@ -48,7 +47,7 @@ func TestFault49PrefillNeverHandsOff(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				s, parts := routertest.NewPoolIn(t, n, row.connector, 1, 1)
-				parts.Planner = policies.Default()
+				parts.Planner = routertest.Roles(t)
 				var warned warnings
 				parts.Log = slog.New(&warned)
 				s.SetFaults(map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Do: row.do}}})
@@ -92,7 +91,7 @@ func TestFault49RouteHandsNothingOff(t *testing.T) {
 			t.Run(connectorName, func(t *testing.T) {
 				routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 					s, parts := routertest.NewPoolIn(t, n, connectorName, 1, 1)
-					parts.Planner = policies.Default()
+					parts.Planner = routertest.Roles(t)
 					g := routertest.StartIn(t, n, s.Config, parts)
 					g.WaitWarm()
 					if stops { // prefill has but one token to say

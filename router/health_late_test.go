@@ -175,10 +175,7 @@ func TestRequestsWaitForPrefill(t *testing.T) {
 	for _, overloaded := range []bool{false, true} {
 		routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 			s, parts := routertest.NewPoolIn(t, n, connector.NamePull, 1, 1)
-			planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{OnNoPrefill: "reject"}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			planner := routertest.Policy(t, policies.Choosing{Split: policies.SplitRule{OnNoPrefill: "reject"}})
 			parts.Planner = planner
 			s.Config.Timeouts.Health = 2 * time.Second
 			g := routertest.StartIn(t, n, s.Config, parts)

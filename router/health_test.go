@@ -146,10 +146,7 @@ func TestFault54PairIsAvoided(t *testing.T) {
 func TestFault64ReadinessIsThePolicys(t *testing.T) {
 	for when, want := range map[string]bool{"reject": false, "aggregate": true} {
 		t.Run(when, func(t *testing.T) {
-			planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{OnNoPrefill: when}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			planner := routertest.Policy(t, policies.Choosing{Split: policies.SplitRule{OnNoPrefill: when}})
 			s := routertest.NewPool(t, connector.NamePull, 1, 1, nil)
 			s.Config.Timeouts.Health = 20 * time.Millisecond
 			g := routertest.Start(t, s.Config, router.Parts{Planner: planner})

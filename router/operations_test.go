@@ -11,6 +11,8 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
+	"pdrouter/router/report"
 )
 
 // TestReadyBody: the body of /ready stays small however many pairs there are, and lists those that something is to be
@@ -61,5 +63,45 @@ func TestReadyBody(t *testing.T) {
 	}
 	if got := r.Pairs(); len(got) != 400 {
 		t.Errorf("%d pairs in all; want 400", len(got))
+	}
+}
+
+// TestStatus: the status says in which lists each engine is, lists pairs that are not ready before others, and stays of bounded size.
+func TestStatus(t *testing.T) {
+	both := config.Engine{Name: "both", URL: "http://127.0.0.1:1"}
+	m := config.Model{Name: "tiny", Connector: connector.NameKVPlane, Engines: []config.Engine{both}}
+	for i := range 20 {
+		m.Prefill = append(m.Prefill, config.Engine{Name: fmt.Sprint("prefill-", i), URL: "http://127.0.0.1:1"})
+		m.Decode = append(m.Decode, config.Engine{Name: fmt.Sprint("decode-", i), URL: "http://127.0.0.1:1"})
+	}
+	lone := config.Model{Name: "lone", Connector: connector.NameNone, Engines: []config.Engine{{Name: "alone", URL: "http://127.0.0.1:1"}}}
+	r, err := router.New(config.Config{Models: []config.Model{m, lone}}, router.Parts{Records: &routertest.Records{ByEngine: map[string][]metadata.Record{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s := r.Status()
+	if len(s.Pairs) != router.MaxPairs || s.PairsTotal != 440 || len(s.Queues) != 2 {
+		t.Errorf("%d pairs of %d, %d queues; want %d of 440, and 2", len(s.Pairs), s.PairsTotal, len(s.Queues), router.MaxPairs)
+	}
+	places := map[string]string{}
+	for _, e := range s.Engines {
+		places[e.Name] = fmt.Sprint(e.Places)
+	}
+	for name, want := range map[string]string{"both": "[{tiny prefill} {tiny decode}]", "prefill-3": "[{tiny prefill}]", "decode-7": "[{tiny decode}]", "alone": "[{lone engines}]"} {
+		if places[name] != want {
+			t.Errorf("%s is in %s; want %s", name, places[name], want)
+		}
+	}
+	pair := func(prefill string, warm bool) metadata.PairState {
+		return metadata.PairState{Prefill: prefill, Decode: "d", Pairable: true, Warm: warm}
+	}
+	sorted := router.PairsOf(router.Stats{
+		Pairs:    []metadata.PairState{pair("a", true), pair("b", false), pair("c", true)},
+		PairsOut: []fleet.PairOut{{Prefill: "a", Decode: "d", State: "closed"}, {Prefill: "c", Decode: "d", State: "open"}},
+		Moved:    []report.Moved{{Prefill: "a", Decode: "d", Bytes: 7}},
+	})
+	if got := fmt.Sprint(sorted[0].Prefill, sorted[1].Prefill, sorted[1].Circuit, sorted[2].Prefill, sorted[2].Circuit, sorted[2].Bytes); got != "bcopena7" {
+		t.Errorf("the pairs are %+v; want b, c with an open circuit, a with 7 bytes", sorted)
 	}
 }

@@ -27,10 +27,7 @@ func TestPanicPercent100OpensTheOnlyCircuit(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 				s, parts := routertest.NewPoolIn(t, n, row.connector, 1, 1)
-				planner, err := policies.New(policies.Config{Default: policies.Choosing{Split: policies.SplitRule{OnNoPrefill: "reject"}}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				planner := routertest.Policy(t, policies.Choosing{Split: policies.SplitRule{OnNoPrefill: "reject"}})
 				parts.Planner = planner
 				s.Config.Limits.Attempts, s.Config.Health.PanicPercent = 1, row.percent
 				engine := "decode-0"

@@ -20,10 +20,7 @@ import (
 func byPrefix(t testing.TB) *policies.Policy {
 	t.Helper()
 	by := policies.Role{Policy: "prefix"}
-	p, err := policies.New(policies.Config{Default: policies.Choosing{Prefill: by, Decode: by}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := routertest.Policy(t, policies.Choosing{Prefill: by, Decode: by})
 	return p
 }
 
@@ -120,7 +117,7 @@ func TestBacklog(t *testing.T) {
 		g := routertest.Start(t, s.Config, router.Parts{Planner: byPrefix(t)})
 		e := g.Router.Debug().Engine("decode-0")
 		body := chat(t, "one")
-		for i, want := range []int64{257, 2} { // the second finds two pieces of 512 bytes
+		for i, want := range []int64{257, 1} { // the second finds all, but the last token is always computed
 			s.Decode[0].PauseFor(time.Second)
 			done := make(chan routertest.Reply)
 			go func() { done <- g.Post("/v1/chat/completions", body) }()
@@ -203,4 +200,54 @@ func TestShortPromptsStay(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFailedLegsHaveNothing: an engine that has refused a request, or failed it before its first token, is not thought to have its prompt. What it had
+// before it still has.
+func TestFailedLegsHaveNothing(t *testing.T) {
+	for _, row := range []struct {
+		connector string
+		fault     routertest.Fault // of the second request's legs
+		has       map[string]bool  // which engines have the rest of its prompt
+	}{
+		{connector.NameNone, routertest.Fault{Leg: "alone", Do: routertest.DoReject}, map[string]bool{"decode-0": false}},
+		{connector.NameNone, routertest.Fault{Leg: "alone", Do: routertest.DoError}, map[string]bool{"decode-0": false}},
+		{connector.NameNone, routertest.Fault{Leg: "alone", Do: routertest.DoGarbage}, map[string]bool{"decode-0": false}},
+		{connector.NamePull, routertest.Fault{Leg: "prefill", Do: routertest.DoReject}, map[string]bool{"prefill-0": false, "decode-0": false}},
+		{connector.NamePull, routertest.Fault{Leg: "decode", Do: routertest.DoReject}, map[string]bool{"prefill-0": true, "decode-0": false}},
+	} {
+		routertest.Virtual(t, func(t *testing.T, _ *routertest.Network) {
+			prefill := 1
+			if row.connector == connector.NameNone {
+				prefill = 0
+			}
+			none := 0
+			s := routertest.NewPool(t, row.connector, prefill, 1, nil)
+			s.Config.Limits.RetryPercent, s.Config.Limits.RetryFloor = &none, &none
+			engine := "decode-0"
+			if row.fault.Leg == "prefill" {
+				engine = "prefill-0"
+			}
+			g := routertest.Start(t, s.Config, router.Parts{Planner: byPrefix(t)})
+			first, second := chat(t, "one"), chat(t, "one", "two", "three")
+			if r := g.Post("/v1/chat/completions", first); r.Status != 200 {
+				t.Fatalf("the first request: %d %s", r.Status, r.Body)
+			}
+			g.WaitIdle()
+			was := map[string]int{}
+			for name := range row.has {
+				if was[name] = cachedOf(g, name, second); was[name] == 0 {
+					t.Fatalf("%s has nothing of the first request", name)
+				}
+			}
+			s.SetFaults(map[string][]routertest.Fault{engine: {row.fault}})
+			g.Post("/v1/chat/completions", second)
+			g.WaitIdle()
+			for name, want := range row.has {
+				if got := cachedOf(g, name, second); got > was[name] != want || got < was[name] {
+					t.Errorf("%s %s %s: %s has %d tokens, %d before; want more: %v", row.connector, row.fault.Leg, row.fault.Do, name, got, was[name], want)
+				}
+			}
+		})
+	}
 }

@@ -73,7 +73,7 @@ func TestEngineErrorsTold(t *testing.T) {
 					t.Errorf("the client was told %q; want %q", got.Message, row.client)
 				}
 				sum := g.Summary(1)
-				if len(sum.Failures) != sum.Attempts || sum.Attempts != 2 {
+				if len(sum.Failures) != int(sum.Attempts) || sum.Attempts != 2 {
 					t.Fatalf("%d attempts, failures %+v", sum.Attempts, sum.Failures)
 				}
 				text := log.String()

@@ -22,15 +22,19 @@ import (
 	"pdrouter/router/edge"
 	"pdrouter/router/exchange"
 	"pdrouter/router/fleet"
+	"pdrouter/router/handover"
 	"pdrouter/router/handshake"
 	"pdrouter/router/kvevents"
 	"pdrouter/router/kvtransfer"
 	"pdrouter/router/leg"
+	"pdrouter/router/migration"
 	"pdrouter/router/monitor"
+	"pdrouter/router/peers"
 	"pdrouter/router/reclaim"
 	"pdrouter/router/report"
 	"pdrouter/router/stored"
 	"pdrouter/router/tokens"
+	"pdrouter/router/trace"
 	"pdrouter/router/upstream"
 )
 
@@ -46,14 +50,20 @@ type Parts struct {
 	Token   func() (string, error) // bearer token for the engines' control routes; nil: none is sent
 	Tickets kvtransfer.Signer      // signs the ticket of each transfer (connector kvplane); nil: legs carry none
 	Observe func(report.Summary)   // called once per finished request, from many goroutines; must not block
+	Moved   func(migration.Ended)  // called for each conversation that was moved, or was not; must not block. May be nil
 	// Gone is called when an engine that the configuration lost has ended its last request and no other engine has its name: from
 	// then on Knows reports false for it. It must not block. May be nil.
 	Gone func(engine string)
+	// Peers has what other gateways have at the engines; nil: only this gateway's own load counts.
+	Peers peers.Store
 	// Responses remembers which engine holds which stored response; nil: stored responses cannot be had.
 	Responses stored.Responses
+	// Stale returns the sources of engines that cannot be read now, for the body of /ready. May be nil.
+	Stale func() []StaleSource
 	// Refused is called once per request that was answered before it was admitted, so without a Summary: bad framing,
 	// route, credentials, body or model. reason is one of the code's own. It must not block.
 	Refused func(status int, why string)
+	Tracer  trace.Tracer // samples requests and takes their traces; nil: no request is traced
 	Log     *slog.Logger // nil: nothing is logged
 }
 
@@ -72,14 +82,18 @@ type Router struct {
 	hands     *handshake.Handshaker
 	report    *report.Reporter
 	exchanges *exchange.Exchanges
+	moves     *migration.Mover
+	handOvers *handover.Watch
 
-	control *http.Client // for the engines' control routes
+	stale   func() []StaleSource // nil: not known
+	control *http.Client         // for the engines' control routes
 	edge    *edge.Edge
 
 	backgrounds *stored.Background
 
 	blocks   *blocks.Index // what engines say that they hold
 	kvEvents *kvevents.Feed
+	peers    *peers.Peers // nil: no other gateway is told
 }
 
 // tokenBytes is how much is learned of prompts' token ids for each block that the index of blocks may have: a block of 16 tokens.
@@ -98,7 +112,8 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		log:     parts.Log,
 		clients: disconnect.New(),
 		report:  report.New(parts.Log, cfg.Limits.Recent),
-		control: fleet.NewControlClient(nil),
+		stale:   parts.Stale,
+		control: fleet.NewControlClient(nil), handOvers: handover.New(),
 	}
 	r.tasks = background.NewTasks(parts.Log, leg.ErrLate)
 	r.backgrounds = stored.NewBackground(parts.Log, r.tasks, func() (*config.Config, *fleet.Fleet) { s := r.snapshot(); return &s.cfg, s.fleet })
@@ -111,14 +126,21 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	}
 	r.blocks = blocks.New(cfg.Limits.KVIndexBlocks)
 	r.kvEvents = kvevents.New(parts.Log, r.blocks, r.tasks, func() *fleet.Fleet { return r.snapshot().fleet })
+	if parts.Peers != nil {
+		r.peers = peers.New(parts.Log, parts.Peers, func() *fleet.Fleet { return r.snapshot().fleet })
+	}
 	transfers := kvtransfer.New(parts.Log, r.tasks)
 	leaks := new(reclaim.Leaks)
 	r.monitor = monitor.New(parts.Log, func() *monitor.Snapshot { return &r.snapshot().monitored }, r.tasks, r.pairs, r.report.Transfers, leaks)
 	r.reclaim = reclaim.New(parts.Log, r.tasks, r.pairs, r.monitor, leaks)
 	r.hands = handshake.New(parts.Log, func() *handshake.Snapshot { return &r.snapshot().handshake }, r.tasks, r.pairs, &r.cancels, r.monitor, r.reclaim, transfers)
+	r.moves = migration.New(migration.Parts{
+		Log: parts.Log, Current: func() *migration.Snapshot { return &r.snapshot().migration }, Tasks: r.tasks, Cancels: &r.cancels, Reclaim: r.reclaim,
+		Transfers: transfers, Observe: parts.Moved,
+	})
 	r.exchanges = exchange.New(exchange.Parts{
 		Log: parts.Log, Disconnects: r.clients, Tasks: r.tasks, Cancels: &r.cancels, Pairs: r.pairs, Monitor: r.monitor, Reclaim: r.reclaim,
-		Transfers: transfers, Report: r.report, Tokens: tokens.New(tokenBytes * cfg.Limits.KVIndexBlocks),
+		Transfers: transfers, Report: r.report, Moves: r.moves, HandOvers: r.handOvers, Tokens: tokens.New(tokenBytes * cfg.Limits.KVIndexBlocks),
 	})
 	r.edge = edge.New(edge.Parts{
 		Log: parts.Log, Current: func() *edge.Snapshot { return &r.snapshot().edge }, Disconnects: r.clients, Exchanges: r.exchanges,
@@ -130,6 +152,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		return nil, err
 	}
 	r.current.Store(s)
+	r.moves.Update()
 	return r, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"time"
 
 	"pdrouter/router/config"
 )
@@ -30,6 +31,39 @@ func (r *Router) Run(ctx context.Context) error {
 	wg.Go(func() { r.tasks.Keep(ctx, "handshakes", func() { r.hands.Run(ctx) }) })
 	wg.Go(func() { r.monitor.Run(ctx) })
 	wg.Go(func() { r.kvEvents.Run(ctx) })
-	<-ctx.Done()
+	wg.Go(func() { r.tasks.Keep(ctx, "moves", func() { r.moves.Run(ctx) }) })
+	if r.peers != nil {
+		wg.Go(func() { r.tasks.Keep(ctx, "load of other gateways", func() { r.peers.Run(ctx) }) })
+	}
+	r.judgeHandOvers(ctx)
 	return nil
+}
+
+// judgeEvery is how often it is judged whether engines compute prompts that they should receive, and whether pairs are slow.
+const judgeEvery = 5 * time.Second
+
+// judgeHandOvers logs what begins and ends, until ctx ends.
+func (r *Router) judgeHandOvers(ctx context.Context) {
+	tick := time.NewTicker(judgeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			r.snapshot().fleet.Scalings(now) // their means must not depend on when metrics are read
+			for _, c := range r.handOvers.Judge(now) {
+				switch {
+				case c.Prefill != "" && c.Begins:
+					r.log.Warn("hand-overs of a pair are slow", "prefill", c.Prefill, "decode", c.Decode, "times_as_long", c.Times)
+				case c.Prefill != "":
+					r.log.Info("hand-overs of a pair are not slow any more", "prefill", c.Prefill, "decode", c.Decode)
+				case c.Begins:
+					r.log.Warn("decode engine computes prompts that it should receive", "engine", c.Decode, "share", c.Share)
+				default:
+					r.log.Info("decode engine receives prompts again", "engine", c.Decode)
+				}
+			}
+		}
+	}
 }

@@ -13,10 +13,7 @@ import (
 // TestSessionsStay: requests that name one session are served by the same engines, whatever names it; others take turns.
 func TestSessionsStay(t *testing.T) {
 	by := policies.Role{Policy: "session"}
-	p, err := policies.New(policies.Config{Default: policies.Choosing{Prefill: by, Decode: by}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := routertest.Policy(t, policies.Choosing{Prefill: by, Decode: by})
 	for _, connectorName := range []string{connector.NamePull, connector.NameNone} {
 		routertest.RunVirtual(t, connectorName, func(t *testing.T) {
 			s := routertest.NewPool(t, connectorName, 3, 3, nil)

@@ -23,6 +23,7 @@ func TestApplyKeepsEngines(t *testing.T) {
 	s.Config.Timeouts.Health = time.Hour
 	g := routertest.Start(t, s.Config, router.Parts{})
 	routertest.Eventually(t, "it is ready", func() bool { st := g.Router.Stats(); return st.Ready && st.PairsWarm == 1 })
+	s.Decode[0].SetHealth(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }) // a change has it asked anew, and it would be up by that
 	next := s.Config
 	next.Limits.Failures, next.Limits.IdlePer, next.Timeouts.Connect = 7, 17, 3*time.Second
 	if err := g.Router.Apply(next, g.Parts); err != nil {

@@ -10,6 +10,7 @@ import (
 	"pdrouter/router/exchange"
 	"pdrouter/router/fleet"
 	"pdrouter/router/handshake"
+	"pdrouter/router/migration"
 	"pdrouter/router/monitor"
 	"pdrouter/router/openai"
 	"pdrouter/router/reclaim"
@@ -28,6 +29,7 @@ type snapshot struct {
 	reclaim   reclaim.Snapshot
 	handshake handshake.Snapshot
 	exchange  exchange.Snapshot
+	migration migration.Snapshot
 	edge      edge.Snapshot
 }
 
@@ -53,7 +55,7 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, rere
 			known = was.Secrets
 		}
 	}
-	f, err := fleet.New(cfg, fleet.Parts{Planner: parts.Planner, Shadow: parts.Shadow, Records: parts.Records, Handshakes: r.pairs.Registry, Blocks: r.blocks, Tokens: r.exchanges.Tokens, Control: r.control, Log: r.log}, was, config.NewSecrets(known))
+	f, err := fleet.New(cfg, fleet.Parts{Planner: parts.Planner, Shadow: parts.Shadow, Records: parts.Records, Handshakes: r.pairs.Registry, Blocks: r.blocks, Tokens: r.exchanges.Tokens, Troubled: r.handOvers.Troubled, Control: r.control, Log: r.log}, was, config.NewSecrets(known))
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +69,7 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, rere
 		m.Queue.SetOrder(cfg.Queue.Order == config.OrderFair, cfg.Queue.HalfLife)
 	}
 	s := &snapshot{cfg: cfg, parts: parts, fleet: f, sealer: seal, limits: limitsOf(cfg)}
-	s.monitored = monitor.Snapshot{Fleet: f, Timeouts: s.cfg.Timeouts, Stock: parts.Stock, Token: parts.Token, Gone: parts.Gone}
+	s.monitored = monitor.Snapshot{Fleet: f, Timeouts: s.cfg.Timeouts, Stock: parts.Stock, Token: parts.Token, Gone: r.gone(parts.Gone)}
 	s.reclaim = reclaim.Snapshot{
 		Fleet: f, Limits: cfg.Limits, Timeouts: cfg.Timeouts, Agent: parts.Reclaim, Stock: parts.Stock,
 		HandOver: func(ctx context.Context, c *fleet.Pair) error { return r.hands.HandOver(ctx, &s.handshake, c) },
@@ -75,18 +77,29 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, rere
 	s.handshake = handshake.Snapshot{
 		Config: &s.cfg, Fleet: f, Bodies: s.limits, Stock: parts.Stock, Token: parts.Token, Tickets: parts.Tickets, Reclaim: &s.reclaim,
 	}
+	s.migration = migration.Snapshot{Config: &s.cfg, Fleet: f, Token: parts.Token, Tickets: parts.Tickets, Reclaim: &s.reclaim}
 	s.exchange = exchange.Snapshot{
 		Config: &s.cfg, Fleet: f, Planner: parts.Planner, Tickets: parts.Tickets, Token: parts.Token, Reclaim: &s.reclaim,
 		Responses: parts.Responses, Observe: parts.Observe,
 	}
 	s.edge = edge.Snapshot{
 		Config: &s.cfg, Fleet: f, BodyLimits: s.limits, Sealer: seal, Authenticator: parts.Clients, Limiter: parts.Limiter, Responses: parts.Responses,
-		Refused: parts.Refused, Exchange: &s.exchange,
+		Refused: parts.Refused, Tracer: parts.Tracer, Exchange: &s.exchange,
 	}
 	if parts.Reclaim != nil {
 		s.monitored.RunOver = parts.Reclaim.Forget
 	}
 	return s, nil
+}
+
+// gone returns what is called when nothing is left of an engine that the configuration lost.
+func (r *Router) gone(also func(engine string)) func(engine string) {
+	return func(engine string) {
+		r.handOvers.Forget(engine)
+		if also != nil {
+			also(engine)
+		}
+	}
 }
 
 // snapshot returns what the router works by now. Two calls may return two snapshots: what is done for a request goes by the one that it was
@@ -134,6 +147,7 @@ func (r *Router) apply(cfg config.Config, parts Parts, reread bool) error {
 	}
 	r.monitor.Update()
 	r.kvEvents.Update()
+	r.moves.Update()
 	r.pairs.Schedule()
 	return nil
 }

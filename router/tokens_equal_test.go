@@ -69,7 +69,7 @@ var named = regexp.MustCompile(`"id":"[^"]*"|"created":\d+|"cached_tokens":\d+`)
 // TestTokensEqual compares the answers to 1,000 chats, split with decode's leg from the prompt's token ids, with those of one engine, byte by
 // byte: tools, calls, reasoning, content in parts, streams and the client's own wish for token ids.
 func TestTokensEqual(t *testing.T) {
-	engine := "http://" + refenginetest.Start(t, refengine.Config{Model: "tiny", MaxModelLen: 8192})
+	engine := "http://" + refenginetest.Start(t, refengine.Config{Model: "tiny", MaxModelLen: 8192, Shape: refengine.Shape{Layers: 1, Heads: 1, HeadDim: 2}})
 	var forwarded atomic.Int64
 	srv := httptest.NewServer(stockLeg(engine, &forwarded))
 	defer srv.Close()

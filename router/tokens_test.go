@@ -461,7 +461,7 @@ func TestTokensRefusedByOne(t *testing.T) {
 		"prefill-0": {{Leg: "prefill", Do: routertest.DoRefuseIDs}}, "prefill-1": {{Leg: "prefill", Do: routertest.DoBareIDs}}, "decode-1": {{Leg: "decode", Do: routertest.DoRefuseIDs}},
 	})
 	refused := 0
-	for range 20 {
+	for n := 0; n < 20 || refused < 2 && n < 1000; n++ { // on a busy machine an engine may look loaded, and get no request, for a while
 		r, legs := askTokens(t, p, g, routertest.PathChat, tokenBody)
 		if r.Status != 200 {
 			t.Fatalf("status %d: %s", r.Status, r.Body)

@@ -121,10 +121,7 @@ func TestHandshakeLimits(t *testing.T) {
 func TestWarmPairsArePreferred(t *testing.T) {
 	s := routertest.NewPool(t, connector.NamePush, 1, 2, nil)
 	s.SetFaults(map[string][]routertest.Fault{"decode-1": {{Leg: "decode", Do: routertest.DoHang, N: 1}}})
-	p, err := policies.New(policies.Config{Default: policies.Choosing{Decode: policies.Role{Policy: "round_robin"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := routertest.Policy(t, policies.Choosing{Decode: policies.Role{Policy: "round_robin"}})
 	g := routertest.Start(t, s.Config, router.Parts{Planner: p})
 	routertest.Eventually(t, "one pair is warm, the other's handshake hangs", func() bool {
 		st := g.Router.Stats().Handshakes

@@ -75,6 +75,9 @@ func (s *Stage) GatewayText(clients, operations string) string {
 			fmt.Fprintf(&b, "      - {name: %s-%d, url: \"http://%s\"%s}\n", role, i, e.Address, e.Entry)
 		}
 	}
+	if !strings.Contains(s.Settings, "policy:") {
+		b.WriteString("policy: {default: {policy: roles}}\n") // every request is split, as with the systems that it is compared with
+	}
 	b.WriteString(s.Settings)
 	return b.String()
 }

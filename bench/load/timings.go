@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -106,40 +107,123 @@ func (o *Outcome) Fault() error {
 
 // Summarise sums up what an open loop has seen.
 func Summarise(outcomes []Outcome, s SLO) Summary {
-	sum := Summary{Asked: len(outcomes)}
-	var ttft, itl, tpot, e2el, late []time.Duration
+	t := NewTally(s)
 	for i := range outcomes {
-		o := &outcomes[i]
-		sum.elapsed = max(sum.elapsed, o.Ended)
-		late = append(late, o.Sent-o.At)
-		if err := o.Fault(); err != nil {
-			if o.Status == fasthttp.StatusTooManyRequests || o.Status == fasthttp.StatusServiceUnavailable {
-				sum.refused++
-			} else {
-				sum.failed++
-			}
-			if sum.first == nil {
-				sum.first = err
-			}
-			continue
-		}
-		sum.Whole++
-		sum.tokens += o.Counted
-		sum.cached += o.usage.Details.Cached
-		sum.prompts += o.usage.Prompt
-		ttft, e2el = append(ttft, o.Ttft()), append(e2el, o.e2el())
-		if o.Counted > 1 {
-			tpot = append(tpot, o.tpot())
-		}
-		for j := 1; j < len(o.Chunks); j++ {
-			itl = append(itl, o.Chunks[j]-o.Chunks[j-1])
-		}
-		if s.met(o) {
-			sum.Good++
-		}
+		t.Add(&outcomes[i])
 	}
-	sum.Ttft, sum.Itl, sum.Tpot, sum.e2el, sum.Late = QuantilesOf(ttft), QuantilesOf(itl), QuantilesOf(tpot), QuantilesOf(e2el), QuantilesOf(late)
+	return t.Summary()
+}
+
+// Tally sums up outcomes one after the other, and keeps little of each. NewTally makes one.
+type Tally struct {
+	slo                    SLO
+	sum                    Summary
+	ttft, tpot, e2el, late []time.Duration
+	itl                    histogram
+}
+
+// NewTally returns a tally of nothing.
+func NewTally(s SLO) *Tally { return &Tally{slo: s} }
+
+// Add takes an outcome in. It keeps nothing of it.
+func (t *Tally) Add(o *Outcome) {
+	sum := &t.sum
+	sum.Asked++
+	sum.elapsed = max(sum.elapsed, o.Ended)
+	t.late = append(t.late, o.Sent-o.At)
+	if err := o.Fault(); err != nil {
+		if o.Status == fasthttp.StatusTooManyRequests || o.Status == fasthttp.StatusServiceUnavailable {
+			sum.refused++
+		} else {
+			sum.failed++
+		}
+		if sum.first == nil {
+			sum.first = err
+		}
+		return
+	}
+	sum.Whole++
+	sum.tokens += o.Counted
+	sum.cached += o.usage.Details.Cached
+	sum.prompts += o.usage.Prompt
+	t.ttft, t.e2el = append(t.ttft, o.Ttft()), append(t.e2el, o.e2el())
+	if o.Counted > 1 {
+		t.tpot = append(t.tpot, o.tpot())
+	}
+	for j := 1; j < len(o.Chunks); j++ {
+		t.itl.add(o.Chunks[j] - o.Chunks[j-1])
+	}
+	if t.slo.met(o) {
+		sum.Good++
+	}
+}
+
+// Summary is what all that was added has come to.
+func (t *Tally) Summary() Summary {
+	sum := t.sum
+	sum.Ttft, sum.Itl, sum.Tpot, sum.e2el, sum.Late = QuantilesOf(t.ttft), t.itl.quantiles(), QuantilesOf(t.tpot), QuantilesOf(t.e2el), QuantilesOf(t.late)
 	return sum
+}
+
+// histogram counts times, of which there may be hundreds of millions. A quantile of it differs by less than 0.1 % from that of the times.
+type histogram struct {
+	counts []uint64 // by the bits of a time that count most, from its highest bit on
+	n      uint64
+	sum    float64
+}
+
+// keptBits is how many bits after a time's highest bit are kept.
+const keptBits = 10
+
+func (h *histogram) add(t time.Duration) {
+	v := uint64(max(t, 0))
+	at := int(v)
+	if cut := bits.Len64(v) - 1 - keptBits; cut > 0 {
+		at = cut<<keptBits + int(v>>cut)
+	}
+	for at >= len(h.counts) {
+		h.counts = append(h.counts, make([]uint64, 1<<keptBits)...)
+	}
+	h.counts[at]++
+	h.n++
+	h.sum += float64(v)
+}
+
+// quantiles takes a bucket's lowest time for all in it. Between the nearest two it interpolates, as QuantilesOf does.
+func (h *histogram) quantiles() Quantiles {
+	if h.n == 0 {
+		return Quantiles{}
+	}
+	return Quantiles{time.Duration(h.sum / float64(h.n)), h.at(.5), h.at(.9), h.at(.99)}
+}
+
+func (h *histogram) at(p float64) time.Duration {
+	whole, part := math.Modf(p * float64(h.n-1))
+	nth := uint64(whole)
+	low := -1 // the bucket of the nth time
+	before := uint64(0)
+	for at, n := range h.counts {
+		before += n
+		switch {
+		case before <= nth || n == 0:
+			continue
+		case low < 0 && before > nth+1:
+			return lowest(at)
+		case low >= 0:
+			return lowest(low) + time.Duration(part*float64(lowest(at)-lowest(low)))
+		}
+		low = at
+	}
+	return lowest(low)
+}
+
+// lowest is the lowest time of a bucket.
+func lowest(at int) time.Duration {
+	if at < 2<<keptBits {
+		return time.Duration(at)
+	}
+	cut := at>>keptBits - 1
+	return time.Duration(at-cut<<keptBits) << cut
 }
 
 // ErrVoid marks a run whose counts were wrong.

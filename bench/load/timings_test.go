@@ -2,6 +2,7 @@ package load
 
 import (
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -28,7 +29,7 @@ func TestMoments(t *testing.T) {
 	if o.tpot() != 25*ms || one.tpot() != 0 || sum.Tpot.mean != 25*ms {
 		t.Errorf("tpot %v, of one token %v, mean %v: one token has none", o.tpot(), one.tpot(), sum.Tpot.mean)
 	}
-	if sum.Itl.P50 != 30*ms || sum.Itl.p90 != 54*ms { // of 10, 30 and 60
+	if !nearly(sum.Itl.P50, 30*ms) || !nearly(sum.Itl.p90, 54*ms) { // of 10, 30 and 60
 		t.Errorf("itl %+v", sum.Itl)
 	}
 	if sum.Late.P99 != ms || sum.elapsed != 451*ms || sum.tokens != 6 || sum.Whole != 2 {
@@ -53,6 +54,31 @@ func TestQuantiles(t *testing.T) {
 				t.Error(d, c.times)
 			}
 		})
+	}
+}
+
+// nearly reports whether a quantile of a histogram is that of the times.
+func nearly(got, want time.Duration) bool { return got <= want && got >= want-want/1024-1 }
+
+// TestHistogram: quantiles are those of the times but for 0.1 %, and small times are exact.
+func TestHistogram(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for n := 1; n < 300; n++ {
+		var h histogram
+		var times []time.Duration
+		most := 1 + rng.Int64N(1<<(1+rng.IntN(44)))
+		for range n {
+			times = append(times, time.Duration(rng.Int64N(most)))
+			h.add(times[len(times)-1])
+		}
+		got, want := h.quantiles(), QuantilesOf(times)
+		if !nearly(got.P50, want.P50) || !nearly(got.p90, want.p90) || !nearly(got.P99, want.P99) || got.mean != want.mean && n < 50 {
+			t.Fatalf("%d times below %d: got %+v; want %+v", n, most, got, want)
+		}
+	}
+	var none histogram
+	if none.quantiles() != (Quantiles{}) {
+		t.Errorf("of none: %+v", none.quantiles())
 	}
 }
 

@@ -32,7 +32,7 @@ func (s *modelServer) read(body []byte, request string) (*ModelSeq, error) {
 		maphash.WriteComparable(&h, last)
 		_, _ = h.Write(text[n-size : n])
 		last = h.Sum64()
-		seq.Hashes = append(seq.Hashes, last)
+		seq.Runs = append(seq.Runs, Run{last, 1})
 	}
 	switch {
 	case fake.IsTrue(body, "do_remote_decode"):

@@ -17,10 +17,11 @@ const (
 // ModelSeq is one request at a modelled engine.
 type ModelSeq struct {
 	Leg    modelLeg
-	Key    string   // of the hand-over that the leg takes part in
-	Prompt int      // tokens
-	Answer int      // tokens
-	Hashes []uint64 // one a full block of the prompt
+	Key    string // of the hand-over that the leg takes part in
+	Prompt int    // tokens
+	Answer int    // tokens
+	Runs   []Run  // the full blocks of the prompt
+	Owner  any    // whoever submits it may keep something here
 
 	engine   *modelEngine
 	kv       kvHeld
@@ -64,7 +65,8 @@ type modelEngine struct {
 	waiting []*ModelSeq
 	running []*ModelSeq
 	coming  int           // requests that wait for their KV
-	parts   []Part        // of the step under way; nil: none
+	parts   []Part        // of the step under way; empty: none
+	said    []*ModelSeq   // that had a token of the last step
 	link    time.Duration // when its link is free
 
 	short   *ModelSeq // the first that waits, if there were too few blocks for it
@@ -84,6 +86,15 @@ func newModelEngine(c Costs, budget int) *modelEngine {
 // need is how many blocks a request can need.
 func (s *ModelSeq) need() int { return (s.Prompt + s.Answer - 1 + BlockTokens - 1) / BlockTokens }
 
+// blocks is how many of the prompt's blocks others can find.
+func (s *ModelSeq) blocks() int {
+	n := 0
+	for _, r := range s.Runs {
+		n += r.Blocks
+	}
+	return n
+}
+
 // let gives places and blocks to waiting requests in their order, and returns those that were let in.
 func (e *modelEngine) let() []*ModelSeq {
 	n := 0
@@ -91,16 +102,16 @@ func (e *modelEngine) let() []*ModelSeq {
 		if len(e.running)+e.coming >= e.most || s == e.short && e.shortAt == e.pool.changes {
 			break
 		}
-		look := s.Hashes
+		most := s.Prompt / BlockTokens
 		if s.Leg != DecodeLeg { // the answer comes of the last token's state, so that one is computed
-			look = look[:min(len(look), (s.Prompt-1)/BlockTokens)]
+			most = (s.Prompt - 1) / BlockTokens
 		}
 		var ok bool
-		if s.kv, ok = e.pool.take(look, s.need()); !ok {
+		if s.kv, ok = e.pool.take(s.Runs, most, s.need()); !ok {
 			e.short, e.shortAt = s, e.pool.changes
 			break
 		}
-		s.cached = len(s.kv.shared) * BlockTokens
+		s.cached = s.kv.blocks * BlockTokens
 		s.computed = s.cached
 		if s.Leg == DecodeLeg {
 			s.state = seqReceiving
@@ -123,13 +134,13 @@ func (e *modelEngine) received(s *ModelSeq) {
 	e.coming--
 	s.computed = s.Prompt
 	s.state = seqRunning
-	e.pool.remember(&s.kv, s.Hashes, len(s.Hashes))
+	e.pool.remember(&s.kv, s.Runs, s.blocks())
 	e.running = append(e.running, s)
 }
 
 // begin starts a step if none is under way and there is something to do, and says what it takes.
 func (e *modelEngine) begin() (time.Duration, bool) {
-	if e.parts != nil {
+	if len(e.parts) > 0 {
 		return 0, false
 	}
 	budget := e.budget
@@ -140,23 +151,25 @@ func (e *modelEngine) begin() (time.Duration, bool) {
 		}
 	}
 	for _, s := range e.running {
+		if budget == 0 {
+			break
+		}
 		if n := min(budget, s.Prompt-s.computed); n > 0 {
 			e.parts = append(e.parts, Part{seq: s, N: n, Context: s.computed, Prefill: true})
 			budget -= n
 		}
 	}
-	if e.parts == nil {
+	if len(e.parts) == 0 {
 		return 0, false
 	}
 	e.steps++
 	return e.costs.StepTime(e.parts), true
 }
 
-// end ends the step under way, and returns the requests that have a token of it.
+// end ends the step under way, and returns the requests that have a token of it, until the next call.
 func (e *modelEngine) end() []*ModelSeq {
-	parts := e.parts
-	e.parts = nil
-	var said []*ModelSeq
+	parts, said := e.parts, e.said[:0]
+	e.parts = e.parts[:0]
 	for _, p := range parts {
 		s := p.seq
 		if s.state != seqRunning {
@@ -164,7 +177,7 @@ func (e *modelEngine) end() []*ModelSeq {
 		}
 		if p.Prefill {
 			s.computed += p.N
-			e.pool.remember(&s.kv, s.Hashes, min(len(s.Hashes), s.computed/BlockTokens))
+			e.pool.remember(&s.kv, s.Runs, min(s.blocks(), s.computed/BlockTokens))
 			if s.computed < s.Prompt {
 				continue
 			}
@@ -181,5 +194,6 @@ func (e *modelEngine) end() []*ModelSeq {
 			e.pool.release(&s.kv)
 		}
 	}
+	e.said = said
 	return said
 }

@@ -17,11 +17,12 @@ type ModelFleet struct {
 	events  modelEvents
 	drawn   int
 	told    []ModelToken
+	spare   []ModelToken // told, the time before
 	over    map[string]*modelHandover
 
-	seen     map[uint64]bool // blocks of prompts that any engine was asked for
-	prompts  int             // tokens of prompts that were asked for
-	possible int             // of those, tokens that one cache without bounds would have had
+	seen     map[uint64]int // of the runs of prompts that any engine was asked for: blocks
+	prompts  int            // tokens of prompts that were asked for
+	possible int            // of those, tokens that one cache without bounds would have had
 }
 
 // modelHandover is the KV of one request on its way.
@@ -37,7 +38,7 @@ type modelHandover struct {
 const holdFor = 30 * time.Second
 
 func NewModelFleet(push bool, engines ...*modelEngine) *ModelFleet {
-	return &ModelFleet{push: push, engines: engines, over: map[string]*modelHandover{}, seen: map[uint64]bool{}}
+	return &ModelFleet{push: push, engines: engines, over: map[string]*modelHandover{}, seen: map[uint64]int{}}
 }
 
 // modelEvent is something that will happen.
@@ -88,7 +89,7 @@ func (f *ModelFleet) Next() (time.Duration, bool) {
 	return f.events[0].at, true
 }
 
-// Advance lets everything happen until then, and returns what was said.
+// Advance lets everything happen until then, and returns what was said. It is overwritten by the next but one call.
 func (f *ModelFleet) Advance(until time.Duration) []ModelToken {
 	for len(f.events) > 0 && f.events[0].at <= until {
 		e := heap.Pop(&f.events).(modelEvent)
@@ -97,7 +98,7 @@ func (f *ModelFleet) Advance(until time.Duration) []ModelToken {
 	}
 	f.now = max(f.now, until)
 	told := f.told
-	f.told = nil
+	f.told, f.spare = f.spare[:0], told
 	return told
 }
 
@@ -133,13 +134,14 @@ func (f *ModelFleet) Submit(engine int, s *ModelSeq) error {
 func (f *ModelFleet) count(s *ModelSeq) {
 	f.prompts += s.Prompt
 	most := (s.Prompt - 1) / BlockTokens
-	hit := true
-	for i, h := range s.Hashes {
-		hit = hit && f.seen[h] && i < most
-		if hit {
-			f.possible += BlockTokens
+	for _, r := range s.Runs {
+		was := f.seen[r.ID]
+		f.seen[r.ID] = max(was, r.Blocks)
+		hit := min(was, r.Blocks, most)
+		f.possible += hit * BlockTokens
+		if most -= hit; hit < r.Blocks {
+			most = 0
 		}
-		f.seen[h] = true
 	}
 }
 

@@ -172,8 +172,8 @@ func TestModelledBodies(t *testing.T) {
 			if (err != nil) != c.fails {
 				t.Fatalf("got %v; want that it fails: %t", err, c.fails)
 			}
-			if err == nil && (q.Leg != c.leg || q.Key != c.key || q.Prompt != c.prompt || q.Answer != c.answer || len(q.Hashes) != 2) {
-				t.Errorf("got leg %d, key %q, %d and %d tokens, %d blocks; want %+v and 2 blocks", q.Leg, q.Key, q.Prompt, q.Answer, len(q.Hashes), c)
+			if err == nil && (q.Leg != c.leg || q.Key != c.key || q.Prompt != c.prompt || q.Answer != c.answer || len(q.Runs) != 2) {
+				t.Errorf("got leg %d, key %q, %d and %d tokens, %d blocks; want %+v and 2 blocks", q.Leg, q.Key, q.Prompt, q.Answer, len(q.Runs), c)
 			}
 		})
 	}

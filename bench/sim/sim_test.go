@@ -16,8 +16,14 @@ func plainCosts(blocks int) Costs {
 	return Costs{Step: 10000, Prefill: 1000, Decode: 1000, KVBytes: 1000, Link: 0.001, LinkSetup: 5000, Blocks: blocks}
 }
 
-// hashesOf is a prompt's hashes, of whole blocks.
-func hashesOf(ids ...uint64) []uint64 { return ids }
+// runsOf are runs of one block.
+func runsOf(ids ...uint64) []Run {
+	var runs []Run
+	for _, id := range ids {
+		runs = append(runs, Run{id, 1})
+	}
+	return runs
+}
 
 // story submits requests at their times and returns what was said, in order.
 type story struct {
@@ -105,10 +111,10 @@ func TestModelledSchedules(t *testing.T) {
 	})
 	t.Run("the prefix cache is free", func(t *testing.T) {
 		s := newStory(false, newModelEngine(plainCosts(100), 1000))
-		s.submit(t, 0, 0, "a", ModelSeq{Prompt: 40, Answer: 1, Hashes: hashesOf(1, 2)})
-		s.submit(t, 100*time.Millisecond, 0, "b", ModelSeq{Prompt: 36, Answer: 1, Hashes: hashesOf(1, 2)})
-		s.submit(t, 200*time.Millisecond, 0, "c", ModelSeq{Prompt: 32, Answer: 1, Hashes: hashesOf(1, 2)}) // its last block is computed
-		s.submit(t, 300*time.Millisecond, 0, "d", ModelSeq{Prompt: 36, Answer: 1, Hashes: hashesOf(3, 2)}) // the same block behind another
+		s.submit(t, 0, 0, "a", ModelSeq{Prompt: 40, Answer: 1, Runs: runsOf(1, 2)})
+		s.submit(t, 100*time.Millisecond, 0, "b", ModelSeq{Prompt: 36, Answer: 1, Runs: runsOf(1, 2)})
+		s.submit(t, 200*time.Millisecond, 0, "c", ModelSeq{Prompt: 32, Answer: 1, Runs: runsOf(1, 2)}) // its last block is computed
+		s.submit(t, 300*time.Millisecond, 0, "d", ModelSeq{Prompt: 36, Answer: 1, Runs: runsOf(3, 2)}) // the same block behind another
 		s.want(t, "50ms a ends\n114ms b ends\n226ms c ends\n346ms d ends")
 		if e := s.fleet.engines[0]; e.found != 32+16 || s.fleet.possible != 32+16 || s.fleet.prompts != 144 {
 			t.Errorf("found %d of %d possible of %d; want 48 of 48 of 144", e.found, s.fleet.possible, s.fleet.prompts)
@@ -160,8 +166,8 @@ func TestModelledHandovers(t *testing.T) {
 		s := newStory(true, pair()...)
 		for i, at := range []time.Duration{0, 200 * time.Millisecond} {
 			key := fmt.Sprint(i)
-			s.submit(t, at, 0, "p"+key, ModelSeq{Leg: PrefillLeg, Key: key, Prompt: 20, Answer: 1, Hashes: hashesOf(1)})
-			s.submit(t, at, 1, "d"+key, ModelSeq{Leg: DecodeLeg, Key: key, Prompt: 20, Answer: 1, Hashes: hashesOf(1)})
+			s.submit(t, at, 0, "p"+key, ModelSeq{Leg: PrefillLeg, Key: key, Prompt: 20, Answer: 1, Runs: runsOf(1)})
+			s.submit(t, at, 1, "d"+key, ModelSeq{Leg: DecodeLeg, Key: key, Prompt: 20, Answer: 1, Runs: runsOf(1)})
 		}
 		s.want(t, "30ms p0 ends\n66ms d0 ends\n214ms p1 ends\n234ms d1 ends") // the second: 10+4, then 5+4, then 11
 	})
@@ -208,12 +214,13 @@ func TestKVPoolEvicts(t *testing.T) {
 	p := newKVPool(4)
 	use := func(hashes ...uint64) int {
 		t.Helper()
-		h, ok := p.take(hashes, len(hashes))
+		runs := runsOf(hashes...)
+		h, ok := p.take(runs, len(runs), len(runs))
 		if !ok {
 			t.Fatalf("%v was given no blocks", hashes)
 		}
-		found := len(h.shared)
-		p.remember(&h, hashes, len(hashes))
+		found := h.blocks
+		p.remember(&h, runs, len(runs))
 		p.release(&h)
 		return found
 	}
@@ -224,13 +231,13 @@ func TestKVPoolEvicts(t *testing.T) {
 	if d := cmp.Diff([]int{1, 1, 0}, got); d != "" {
 		t.Error(d)
 	}
-	a, _ := p.take([]uint64{1}, 3)
-	if _, ok := p.take(nil, 2); ok {
+	a, _ := p.take(runsOf(1), 1, 3)
+	if _, ok := p.take(nil, 0, 2); ok {
 		t.Error("more blocks were given than there are")
 	}
 	p.release(&a)
-	if p.used != 0 || len(p.known) != p.idle.Len() {
-		t.Errorf("%d blocks in use, %d known, %d idle", p.used, len(p.known), p.idle.Len())
+	if p.used != 0 || len(p.known) != p.unused {
+		t.Errorf("%d blocks in use, %d known, %d idle", p.used, len(p.known), p.unused)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"pdrouter/policies"
 	"pdrouter/policies/forecast"
 	"pdrouter/policies/prefixes"
+	"pdrouter/router/admission"
 )
 
 // Layout is how many engines there are of each role. Engines of either role compute prompts for others and give answers.
@@ -27,15 +28,20 @@ type Setup struct {
 	Budget int // tokens of a step of an engine that gives answers
 	Policy *policies.Policy
 	Seed   uint64 // of the choices that are left to chance
+	SLO    load.SLO
+	Queue  bool                               // requests wait in front of the engines, as with by_objective of the queue
+	Ended  func(request int, o *load.Outcome) // called when an answer has ended, if it is not nil. It keeps nothing of the outcome
 }
 
 // Result is what came of a replay.
 type Result struct {
-	Outcomes []load.Outcome // by request
+	load.Summary
 	Engines  sim.FleetReading
 	Split    int       // requests that two engines served
 	Errors   []float64 // by which part the time to the first token differs from what was predicted, by request; empty where nothing is
 	InFlight int       // legs at the end: 0, or something is wrong
+	Refused  int       // requests that waited too long, with Queue
+	Refusals []Refusal // some of those, evenly
 }
 
 // engine is a modelled engine and what a gateway knows of it.
@@ -53,10 +59,17 @@ type leg struct {
 	work    forecast.Leg
 	unread  int           // tokens of the prompt that count in the engine's backlog, until they are computed
 	outcome *load.Outcome // of the leg that gives the answer
+	nth     int           // of the request
 	first   *leg          // the prefill leg before a decode leg
 	moved   int           // tokens whose KV comes from there
 	ended   time.Duration // of a prefill leg
 	ttft    float64       // that was predicted
+	given   time.Duration // to its engines
+	slot    admission.Slot
+
+	// Of a decode leg that is handed its prompt: until it has it, its engine keeps room for it.
+	chain    []uint64
+	reserved prefixes.Reserved
 }
 
 // replay is a replay under way.
@@ -68,14 +81,21 @@ type replay struct {
 	decode  []*engine
 	view    policies.Fleet
 	model   *forecast.Model
-	itl     time.Duration // a gap longer than this is long
+	itl     float64 // seconds; a token that comes so long after another is late
 	index   *prefixes.Index
 	pieces  []int32
 	chain   []uint64
+	chains  [][]uint64 // of legs that have their prompts, to be used again
+	ends    []prefixes.End
 	draws   *rand.Rand
 	turn    uint64
-	legs    map[*sim.ModelSeq]*leg
+	tally   *load.Tally
+	times   [][]time.Duration // of outcomes that have ended, to be used again
 	result  Result
+	queue   *queue // nil: there is none
+
+	kept   int           // the request of the trace that is not refused however long it waits; -1: none
+	wentOn time.Duration // when that went to engines
 }
 
 // Replay replays a trace to the end of its last answer.
@@ -84,29 +104,38 @@ func Replay(s Setup, trace []load.Request) (Result, error) {
 		return Result{}, fmt.Errorf("bench: simulate: %+v; want at least one engine that gives answers", s.Layout)
 	}
 	r := newReplay(s)
-	r.result.Outcomes = make([]load.Outcome, len(trace))
 	for i, t := range trace {
-		r.advance(t.At)
-		if err := r.ask(t, &r.result.Outcomes[i]); err != nil {
+		if err := r.advance(t.At); err != nil {
+			return Result{}, err
+		}
+		if err := r.ask(i, t); err != nil {
 			return Result{}, err
 		}
 	}
-	for at, any := r.fleet.Next(); any; at, any = r.fleet.Next() {
-		r.advance(at)
+	for at, any := r.next(); any; at, any = r.next() {
+		if err := r.advance(at); err != nil {
+			return Result{}, err
+		}
 	}
 	for _, e := range r.engines {
 		r.result.InFlight += e.known.InFlight
 	}
-	r.result.Engines = sim.ReadingOf(r.fleet)
+	if err := r.lookAtRefusals(trace); err != nil {
+		return Result{}, err
+	}
+	r.result.Engines, r.result.Summary = sim.ReadingOf(r.fleet), r.tally.Summary()
+	if n := r.result.Asked; n != len(trace) {
+		return Result{}, fmt.Errorf("bench: simulate: %w: %d of %d answers have not ended", load.ErrVoid, len(trace)-n, len(trace))
+	}
 	return r.result, nil
 }
 
 func newReplay(s Setup) *replay {
-	r := &replay{Setup: s, model: forecast.NewModel(), index: prefixes.New(1 << 18), draws: rand.New(rand.NewPCG(s.Seed, 0)), legs: map[*sim.ModelSeq]*leg{},
-		itl:   time.Duration(s.Policy.Objective("").ITL * float64(time.Second)),
+	r := &replay{Setup: s, kept: -1, model: forecast.NewModel(), index: prefixes.New(1 << 18), draws: rand.New(rand.NewPCG(s.Seed, 0)), tally: load.NewTally(s.SLO),
+		itl:   s.Policy.Objective("").ITL,
 		fleet: sim.NewModelFleet(true, sim.ModelEngines(s.Costs, s.Prefill, s.Decode+s.Either, s.Budget)...)}
 	for i := range s.Prefill + s.Decode + s.Either {
-		e := &engine{nth: i, holder: r.index.Join(), work: r.model.NewEngine(), known: policies.Engine{Name: strconv.Itoa(i), Usable: true}}
+		e := &engine{nth: i, holder: r.index.Join(s.Costs.Blocks * sim.BlockTokens), work: r.model.NewEngine(), known: policies.Engine{Name: strconv.Itoa(i), Usable: true}}
 		r.engines = append(r.engines, e)
 		if i < s.Prefill || i >= s.Prefill+s.Decode {
 			r.prefill = append(r.prefill, e)
@@ -117,26 +146,73 @@ func newReplay(s Setup) *replay {
 	}
 	r.view = policies.Fleet{Prefill: make([]policies.Engine, len(r.prefill)), Decode: make([]policies.Engine, len(r.decode)),
 		Forecast: &policies.Forecast{Prefill: make([]policies.Work, len(r.prefill)), Decode: make([]policies.Work, len(r.decode))}}
+	r.view.Forecast.Pairs = r
+	if s.Queue {
+		r.queue = newQueue(r)
+	}
 	r.view.Pairable = func(p, d int) bool { return r.prefill[p] != r.decode[d] }
 	return r
 }
 
-// advance lets everything happen until a time.
-func (r *replay) advance(until time.Duration) {
+// next is when something happens next, if anything does.
+func (r *replay) next() (time.Duration, bool) {
+	at, any := r.fleet.Next()
+	if r.queue != nil && r.queue.next() < never && (!any || r.queue.next() < at) {
+		return r.queue.next(), true
+	}
+	return at, any
+}
+
+// advance lets everything happen until a time: all at once, or step by step where there is a queue.
+func (r *replay) advance(until time.Duration) error {
+	if r.queue == nil {
+		r.listen(until)
+		return nil
+	}
+	for at, any := r.next(); any && at <= until; at, any = r.next() {
+		r.listen(at)
+		if err := r.queue.pass(at); err != nil {
+			return err
+		}
+	}
+	r.listen(until)
+	return nil
+}
+
+func (r *replay) listen(until time.Duration) {
+	if r.queue != nil {
+		r.queue.now = until
+	}
 	for _, t := range r.fleet.Advance(until) {
 		r.hear(t)
 	}
 }
 
-// ask has a request's legs made, both at once as with push.
-func (r *replay) ask(t load.Request, o *load.Outcome) error {
-	o.Arrival = load.Arrival{At: t.At, Prompt: t.Input, Tokens: t.Output}
-	o.Sent, o.Status, o.Chunks = t.At, 200, make([]time.Duration, 0, t.Output)
+// request is what the policy may know of a request.
+func (r *replay) request(t load.Request) policies.Request {
 	q := policies.Request{PromptTokens: t.Input}
 	if len(r.prefill) == 0 || t.Output == 1 { // a router has one token made by the engine that reads the prompt
 		q.Unsplittable = policies.Aggregated
 	}
-	now := t.At.Seconds()
+	return q
+}
+
+// ask takes a request in.
+func (r *replay) ask(nth int, t load.Request) error {
+	if r.queue != nil {
+		return r.queue.arrive(nth, t)
+	}
+	return r.give(nth, t, t.At, admission.Slot{})
+}
+
+// give has a request's legs made at a time, both at once as with push.
+func (r *replay) give(nth int, t load.Request, at time.Duration, slot admission.Slot) error {
+	o := &load.Outcome{Arrival: load.Arrival{At: t.At, Prompt: t.Input, Tokens: t.Output}, Sent: t.At, Status: 200}
+	if n := len(r.times); n > 0 {
+		o.Chunks, r.times = r.times[n-1][:0], r.times[:n-1]
+	}
+	q := r.request(t)
+	now := at.Seconds()
 	r.model.Arrived(now)
 	r.look(t, now)
 	r.turn++
@@ -145,12 +221,12 @@ func (r *replay) ask(t load.Request, o *load.Outcome) error {
 		return fmt.Errorf("bench: simulate: on %s the policy refuses a prompt of %d tokens (%s); want one that serves every request there", r.Layout, t.Input, choice.Reason)
 	}
 	decode := r.decode[choice.Decode]
-	last := &sim.ModelSeq{Prompt: t.Input, Answer: t.Output, Hashes: blockHashes(t)}
-	answer := &leg{engine: decode, outcome: o, ttft: float64(choice.TTFT)}
+	last := &sim.ModelSeq{Prompt: t.Input, Answer: t.Output, Runs: runsOf(t)}
+	answer := &leg{engine: decode, nth: nth, outcome: o, ttft: float64(choice.TTFT), given: at, slot: slot}
 	if choice.Split {
 		r.result.Split++
 		key := strconv.FormatUint(r.turn, 10)
-		first := &sim.ModelSeq{Leg: sim.PrefillLeg, Key: key, Prompt: t.Input, Answer: 1, Hashes: last.Hashes}
+		first := &sim.ModelSeq{Leg: sim.PrefillLeg, Key: key, Prompt: t.Input, Answer: 1, Runs: last.Runs}
 		last.Leg, last.Key = sim.DecodeLeg, key
 		answer.moved = t.Input - decode.known.Cached
 		answer.first = &leg{engine: r.prefill[choice.Prefill]}
@@ -161,17 +237,29 @@ func (r *replay) ask(t load.Request, o *load.Outcome) error {
 	return r.submit(last, answer, now)
 }
 
-// look notes what is known of the engines and what they are thought to have of a prompt. A piece is a block of the trace.
+// Pieces of a prompt are as the gateway's, if a token has four bytes: of the first blocks of a trace there are four each, the others are one each.
+const (
+	finePiece  = load.TraceBlock / 4
+	fineBlocks = 8
+)
+
+// tokensOf is how many tokens the first pieces of a prompt have.
+func tokensOf(pieces int) int {
+	fine := min(pieces, fineBlocks*load.TraceBlock/finePiece)
+	return finePiece*fine + load.TraceBlock*(pieces-fine)
+}
+
+// look notes what is known of the engines and what they are thought to have of a prompt.
 func (r *replay) look(t load.Request, now float64) {
 	r.chain = r.chain[:0]
 	var key prefixes.Key
-	for _, id := range t.Blocks[:t.Input/load.TraceBlock] {
-		key = r.index.Key(key, strconv.Itoa(id))
+	for tokens := tokensOf(1); tokens <= t.Input; tokens = tokensOf(len(r.chain) + 1) {
+		key = r.index.Key(key, strconv.Itoa(t.Blocks[(tokens-1)/load.TraceBlock]))
 		r.chain = append(r.chain, uint64(key))
 	}
 	r.pieces = r.index.Find(r.chain, r.pieces)
 	for _, e := range r.engines {
-		e.known.Cached, e.load = load.TraceBlock*int(r.pieces[e.holder]), e.work.Work(now)
+		e.known.Cached, e.load = min(tokensOf(int(r.pieces[e.holder])), t.Input-1), e.work.Work(now) // the last token is always computed
 	}
 	for i, e := range r.prefill {
 		r.view.Prefill[i], r.view.Forecast.Prefill[i] = e.known, e.load
@@ -182,6 +270,11 @@ func (r *replay) look(t load.Request, now float64) {
 	r.view.Forecast.Demand = r.model.Demand(now)
 }
 
+// HandOver is how many times as long as in the mean a hand-over from one engine to another takes.
+func (r *replay) HandOver(p, d int) float64 {
+	return r.model.HandOver(r.prefill[p].work, r.decode[d].work)
+}
+
 // submit gives a leg to its engine.
 func (r *replay) submit(s *sim.ModelSeq, l *leg, now float64) error {
 	e := l.engine
@@ -190,18 +283,42 @@ func (r *replay) submit(s *sim.ModelSeq, l *leg, now float64) error {
 	}
 	e.known.InFlight++
 	e.known.Backlog += l.unread
-	e.work.Begin(&l.work, now, s.Prompt, l.unread, l.outcome != nil, false)
-	r.legs[s] = l
-	r.index.Note(r.chain, e.holder)
+	l.work = forecast.Leg{Prompt: s.Prompt, Uncached: l.unread, Answers: l.outcome != nil, Late: r.itl}
+	e.work.Begin(&l.work, now)
+	s.Owner = l
+	if s.Leg == sim.DecodeLeg {
+		if n := len(r.chains); n > 0 {
+			l.chain, r.chains = r.chains[n-1][:0], r.chains[:n-1]
+		}
+		l.chain, l.reserved = append(l.chain, r.chain...), r.index.Reserve(e.holder, s.Prompt-e.known.Cached)
+	} else {
+		r.note(r.chain, e)
+	}
 	return r.fleet.Submit(e.nth, s)
+}
+
+// note notes that an engine has a prompt.
+func (r *replay) note(chain []uint64, e *engine) {
+	if len(chain) == 0 {
+		return
+	}
+	r.ends = r.ends[:0]
+	for i, hash := range chain[1:] {
+		r.ends = append(r.ends, prefixes.End{Hash: hash, Tokens: tokensOf(i+2) - tokensOf(i+1)})
+	}
+	r.index.Note(&prefixes.Prompt{Links: chain[:1], Rate: finePiece / float64(prefixes.Bytes(1)), Ends: r.ends}, e.holder)
 }
 
 // hear notes a token.
 func (r *replay) hear(t sim.ModelToken) {
-	l, now := r.legs[t.Seq], t.At.Seconds()
+	l, now := t.Seq.Owner.(*leg), t.At.Seconds()
 	e := l.engine
-	e.known.Backlog, l.unread = e.known.Backlog-l.unread, 0
-	e.work.FirstToken(&l.work, now)
+	if l.outcome != nil && len(l.outcome.Chunks) > 0 {
+		e.work.Said(&l.work, now, 1)
+	} else {
+		e.known.Backlog, l.unread = e.known.Backlog-l.unread, 0
+		e.work.FirstToken(&l.work, now)
+	}
 	if l.outcome != nil {
 		r.answered(l, t)
 	}
@@ -209,46 +326,50 @@ func (r *replay) hear(t sim.ModelToken) {
 		l.ended = t.At
 		e.known.InFlight--
 		e.work.End(&l.work, now)
-		delete(r.legs, t.Seq)
 	}
 }
 
 // answered notes a token of an answer.
 func (r *replay) answered(l *leg, t sim.ModelToken) {
-	o, now := l.outcome, t.At.Seconds()
+	o := l.outcome
 	if o.Err = t.Err; o.Err == nil {
 		o.Chunks = append(o.Chunks, t.At)
-	}
-	o.Ended, o.Counted, o.Whole = t.At, len(o.Chunks), t.Last && t.Err == nil
-	switch n := len(o.Chunks); {
-	case t.Err != nil:
-	case n == 1:
-		took := (t.At - o.At).Seconds()
-		r.model.Predicted(l.ttft, took)
-		if l.ttft > 0 {
-			r.result.Errors = append(r.result.Errors, math.Abs(l.ttft-took)/took)
-		}
-		if l.first != nil {
-			r.model.Moved(l.moved, (t.At - l.first.ended).Seconds())
-		}
-	default:
-		if gap := t.At - o.Chunks[n-2]; gap > r.itl {
-			l.engine.work.Said(&l.work, now, 1, 0, 0, 1)
-		} else {
-			l.engine.work.Said(&l.work, now, 1, 1, gap.Seconds(), 0)
+		if len(o.Chunks) == 1 {
+			r.begun(l, t.At)
 		}
 	}
 	if t.Last {
+		o.Ended, o.Counted, o.Whole = t.At, len(o.Chunks), t.Err == nil
+		l.slot.Release(admission.Used{Computed: o.Prompt, Output: len(o.Chunks)}, wall(t.At))
 		r.model.Answered(len(o.Chunks))
+		if r.tally.Add(o); r.Ended != nil {
+			r.Ended(l.nth, o)
+		}
+		r.times = append(r.times, o.Chunks)
 	}
 }
 
-// blockHashes names the KV blocks of a request's prompt: a trace's ids stand for the text up to their block's end.
-func blockHashes(t load.Request) []uint64 {
-	const each = load.TraceBlock / sim.BlockTokens
-	hashes := make([]uint64, t.Input/sim.BlockTokens)
-	for i := range hashes {
-		hashes[i] = uint64(t.Blocks[i/each])*each + uint64(i%each)
+// begun notes the first token of an answer.
+func (r *replay) begun(l *leg, at time.Duration) {
+	took := (at - l.given).Seconds()
+	r.model.Predicted(l.ttft, took)
+	if l.ttft > 0 {
+		r.result.Errors = append(r.result.Errors, math.Abs(l.ttft-took)/took)
 	}
-	return hashes
+	if l.first != nil {
+		r.index.Return(l.reserved)
+		r.note(l.chain, l.engine)
+		l.chain, r.chains = nil, append(r.chains, l.chain)
+		r.model.Moved(l.first.engine.work, l.engine.work, l.moved, (at - l.first.ended).Seconds())
+	}
+}
+
+// runsOf names the KV blocks of a request's prompt: a trace's ids stand for the text up to their block's end.
+func runsOf(t load.Request) []sim.Run {
+	const each = load.TraceBlock / sim.BlockTokens
+	runs := make([]sim.Run, 0, len(t.Blocks))
+	for left := t.Input / sim.BlockTokens; left > 0; left -= each {
+		runs = append(runs, sim.Run{ID: uint64(t.Blocks[len(runs)]), Blocks: min(left, each)})
+	}
+	return runs
 }

@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -16,7 +15,7 @@ import (
 
 var slo = load.SLO{Ttft: 2 * time.Second, Tpot: 50 * time.Millisecond}
 
-func costs(t *testing.T) sim.Costs {
+func costs(t testing.TB) sim.Costs {
 	t.Helper()
 	c, err := sim.CostsOf("llama-3.3-70b-4xh100")
 	if err != nil {
@@ -64,8 +63,7 @@ func TestCostBesideOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := s.row(context.Background(), s.Mixes[0], 1.5, cost, loads)
-	again.Window = window.Seconds()
+	again, err := s.row(context.Background(), s.Mixes[0], 1.5, window, cost, loads)
 	i := slices.IndexFunc(rows, func(r Row) bool { return r.Policy == "cost" })
 	if d := cmp.Diff(rows[i], again); d != "" || err != nil {
 		t.Errorf("the same again (-first +second): %v %s", err, d)
@@ -166,8 +164,10 @@ func TestEitherRole(t *testing.T) {
 		of    Layout
 		split int
 	}{{Layout{Either: 1}, 0}, {Layout{Either: 2}, 2}, {Layout{Prefill: 1, Either: 1}, 2}} {
-		got, err := Replay(Setup{Layout: tt.of, Costs: costs(t), Budget: 2048, Policy: always[0].Policy}, trace)
-		if err != nil || got.Split != tt.split || got.InFlight != 0 || fmt.Sprint(len(got.Outcomes[1].Chunks)) != "3" {
+		tokens := [2]int{}
+		ended := func(request int, o *load.Outcome) { tokens[request] = len(o.Chunks) }
+		got, err := Replay(Setup{Layout: tt.of, Costs: costs(t), Budget: 2048, Policy: always[0].Policy, Ended: ended}, trace)
+		if err != nil || got.Split != tt.split || got.InFlight != 0 || tokens != [2]int{3, 3} {
 			t.Errorf("%v: %+v, %v; want %d split", tt.of, got, err, tt.split)
 		}
 	}

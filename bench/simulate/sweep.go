@@ -27,7 +27,7 @@ type Mix struct {
 // any of them can do.
 var Mixes = []Mix{
 	{"recorded", 1, 1, []float64{.5, 1, 1.5, 2, 2.5, 3}},
-	{"prompts/4", .25, 1, []float64{2, 4, 6, 8, 10, 12.5}},
+	{"prompts/4", .25, 1, []float64{2.5, 5, 7.5, 10, 12.5, 15}},
 	{"answers*4", 1, 4, []float64{.5, 1, 1.5, 2, 2.5, 3}},
 }
 
@@ -47,6 +47,7 @@ type System struct {
 	Layout Layout
 	Name   string // of the policy
 	Policy *policies.Policy
+	Queue  bool // requests wait in front of the engines, as with by_objective of the queue
 }
 
 // Row is what a system has come to with a mix at a rate, in the mean of seeds. Times are in seconds.
@@ -56,14 +57,16 @@ type Row struct {
 	Window     float64 `json:"window"` // the time in which they come: the sweep's, or as long as the trace lasts at this rate
 	Layout     string  `json:"layout"`
 	Policy     string  `json:"policy"`
-	Goodput    float64 `json:"goodput"`    // requests a second that kept their objective, until the last answer
+	Goodput    float64 `json:"goodput"`    // requests that kept their objective, by each second of the window: what goes on after it is a matter of where the trace was cut
 	Attainment float64 `json:"attainment"` // the part of the requests that kept it
 	TTFTP50    float64 `json:"ttft_p50"`
 	TTFTP99    float64 `json:"ttft_p99"`
-	ITLP99     float64 `json:"itl_p99"`    // between any two tokens
-	Split      float64 `json:"split"`      // the part of the requests that two engines served
-	Error      float64 `json:"ttft_error"` // by which part times to the first token differ from what was predicted, after the first 200 requests; 0: nothing was
-	Requests   int     `json:"requests"`   // of all seeds
+	ITLP99     float64 `json:"itl_p99"`     // between any two tokens
+	Refused    float64 `json:"refused"`     // the part of the requests that waited too long for engines to have room
+	RetryRight float64 `json:"retry_right"` // of those of them that were looked at, the part that was told the right time to come back; 0 if none was refused
+	Split      float64 `json:"split"`       // the part of the requests that two engines served
+	Error      float64 `json:"ttft_error"`  // by which part times to the first token differ from what was predicted, after the first 200 requests; 0: nothing was
+	Requests   int     `json:"requests"`    // of all seeds
 	Seeds      int     `json:"seeds"`
 }
 
@@ -95,11 +98,10 @@ func (s *Sweep) Run(ctx context.Context, done func(rows, of int)) ([]Row, error)
 				return nil, err
 			}
 			for _, sys := range s.Systems {
-				row, err := s.row(ctx, m, rate, sys, loads)
+				row, err := s.row(ctx, m, rate, window, sys, loads)
 				if err != nil {
 					return nil, err
 				}
-				row.Window = window.Seconds()
 				if rows = append(rows, row); done != nil {
 					done(len(rows), of)
 				}
@@ -129,12 +131,13 @@ func (s *Sweep) loads(m Mix, rate float64) (time.Duration, [][]load.Request, err
 	return window, loads, nil
 }
 
-func (s *Sweep) row(ctx context.Context, m Mix, rate float64, sys System, loads [][]load.Request) (Row, error) {
-	row := Row{Mix: m.Name, Rate: rate, Layout: sys.Layout.String(), Policy: sys.Name, Seeds: len(loads)}
-	n := float64(len(loads))
-	var mu sync.Mutex
-	var failed error
-	errors := 0.0
+func (s *Sweep) row(ctx context.Context, m Mix, rate float64, window time.Duration, sys System, loads [][]load.Request) (Row, error) {
+	row := Row{Mix: m.Name, Rate: rate, Window: window.Seconds(), Layout: sys.Layout.String(), Policy: sys.Name, Seeds: len(loads)}
+	type replayed struct {
+		Result
+		err error
+	}
+	all := make([]replayed, len(loads))
 	var group sync.WaitGroup
 	places := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for seed, requests := range loads {
@@ -144,32 +147,44 @@ func (s *Sweep) row(ctx context.Context, m Mix, rate float64, sys System, loads 
 		places <- struct{}{}
 		group.Go(func() {
 			defer func() { <-places }()
-			got, err := Replay(Setup{Layout: sys.Layout, Costs: s.Costs, Budget: sim.ChunkBudget, Policy: sys.Policy, Seed: uint64(1 + seed)}, requests)
-			sum := load.Summarise(got.Outcomes, s.SLO)
+			got, err := Replay(Setup{Layout: sys.Layout, Costs: s.Costs, Budget: sim.ChunkBudget, Policy: sys.Policy, Queue: sys.Queue, Seed: uint64(1 + seed), SLO: s.SLO}, requests)
 			if err == nil {
-				err = sum.Verdict(false)
+				err = got.Verdict(sys.Queue)
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			failed = cmp.Or(failed, err)
-			row.Requests += sum.Asked
-			row.Goodput += sum.Goodput() / n
-			row.Attainment += float64(sum.Good) / float64(max(1, sum.Asked)) / n
-			row.TTFTP50 += sum.Ttft.P50.Seconds() / n
-			row.TTFTP99 += sum.Ttft.P99.Seconds() / n
-			row.ITLP99 += sum.Itl.P99.Seconds() / n
-			row.Split += float64(got.Split) / float64(max(1, sum.Asked)) / n
-			if late := got.Errors[min(warmUp, len(got.Errors)):]; len(late) > 0 {
-				for _, e := range late {
-					row.Error += e
-				}
-				errors += float64(len(late))
-			}
+			all[seed] = replayed{got, err}
 		})
 	}
 	group.Wait()
+	if ctx.Err() != nil {
+		return row, ctx.Err()
+	}
+	n, errors, refusals := float64(len(loads)), 0.0, 0.0
+	for _, got := range all { // in the order of seeds, so that the same replays have the same sums
+		if got.err != nil {
+			return row, got.err
+		}
+		sum := got.Summary
+		row.Requests += sum.Asked
+		row.Goodput += float64(sum.Good) / row.Window / n
+		row.Attainment += float64(sum.Good) / float64(max(1, sum.Asked)) / n
+		row.TTFTP50 += sum.Ttft.P50.Seconds() / n
+		row.TTFTP99 += sum.Ttft.P99.Seconds() / n
+		row.ITLP99 += sum.Itl.P99.Seconds() / n
+		row.Refused += float64(got.Refused) / float64(max(1, sum.Asked)) / n
+		row.Split += float64(got.Split) / float64(max(1, sum.Asked)) / n
+		for _, r := range got.Refusals {
+			if refusals++; r.Right() {
+				row.RetryRight++
+			}
+		}
+		for _, e := range got.Errors[min(warmUp, len(got.Errors)):] {
+			row.Error += e
+			errors++
+		}
+	}
 	row.Error /= max(1, errors)
-	return row, cmp.Or(failed, ctx.Err())
+	row.RetryRight /= max(1, refusals)
+	return row, nil
 }
 
 // String is the layout as ParseLayout reads it.
@@ -253,10 +268,27 @@ func best(rows []Row, mix string, rate float64, pass func(Row) bool) (Row, bool)
 func Verdicts(rows []Row) []string {
 	var lines []string
 	for _, r := range rows {
+		if r.Policy == queued {
+			peak := 0.0 // with a queue or without
+			for _, o := range rows {
+				if o.Mix == r.Mix && o.Rate <= r.Rate && (o.Policy == queued || o.Policy == "cost") {
+					peak = max(peak, o.Goodput)
+				}
+			}
+			line := fmt.Sprintf("%s at %g/s: with a queue %.2f requests a second keep their objective (%.0f%% of the most up to this rate)", r.Mix, r.Rate, r.Goodput, 100*r.Goodput/max(peak, 1e-9))
+			if plain, any := best(rows, r.Mix, r.Rate, func(o Row) bool { return o.Policy == "cost" }); any {
+				line += fmt.Sprintf(", %.2f without", plain.Goodput)
+			}
+			line = fmt.Sprintf("%s; %.1f%% are refused", line, 100*r.Refused)
+			if r.Refused > 0 {
+				line += fmt.Sprintf(", %.0f%% of them with a Retry-After within a quarter of the right one", 100*r.RetryRight)
+			}
+			lines = append(lines, line)
+		}
 		if r.Policy != "cost" {
 			continue
 		}
-		other, any := best(rows, r.Mix, r.Rate, func(o Row) bool { return o.Policy != "cost" && o.Policy != "configured" })
+		other, any := best(rows, r.Mix, r.Rate, func(o Row) bool { return o.Policy != "cost" && o.Policy != queued && o.Policy != "configured" })
 		if !any {
 			continue
 		}

@@ -120,7 +120,14 @@ func printEngines(out io.Writer, all adminapi.Listing) error {
 		if e.At != nil {
 			changed = e.At.Local().Format(time.DateTime) + " by " + printable(e.By)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", model, e.Role, e.Name, e.State, e.InFlight, e.Source, e.URL, changed)
+		state := e.State
+		if e.Recomputing {
+			state += ", recomputes"
+		}
+		if len(e.SlowFrom) > 0 {
+			state += ", slow from " + strings.Join(e.SlowFrom, " ")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", model, e.Role, e.Name, state, e.InFlight, e.Source, e.URL, changed)
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -50,13 +50,16 @@ func TestEveryRouteIsSplit(t *testing.T) {
 	}
 }
 
-func askRoute(t *testing.T, ctx context.Context, url, body string) (string, http.Header) {
+func askRoute(t *testing.T, ctx context.Context, url, body string, header ...string) (string, http.Header) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

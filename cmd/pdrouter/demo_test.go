@@ -81,7 +81,7 @@ func TestDemoComparesEveryAnswer(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out.String())
 			}
 			t.Log("\n" + out.String())
-			for _, want := range []string{"2/2", "4/4", "8 of 8 answers equal", "prefill-0 → decode-1", "prefill-1 → decode-0", "blocks are free again"} {
+			for _, want := range []string{"2/2", "4/4", "13 of 13 answers equal", " alone       cost ", "prefill-0 → decode-1", "prefill-1 → decode-0", "blocks are free again"} {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("the demo does not print %q", want)
 				}

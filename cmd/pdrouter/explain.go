@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -37,7 +39,11 @@ engine.
 		if err != nil {
 			return err
 		}
-		req, err := http.NewRequestWithContext(c.Context(), http.MethodPost, strings.TrimSuffix(*operations, "/")+"/explain/"+strings.TrimPrefix(cmp.Or(*route, routeOf(body)), "/"), bytes.NewReader(body))
+		to := "/" + strings.TrimPrefix(cmp.Or(*route, routeOf(body)), "/")
+		if path.Clean(to) != to || strings.ContainsAny(to, "?#%") {
+			return usageError{fmt.Errorf("--route is %q; want a path as clients ask for, such as /v1/completions", *route), c.CommandPath()}
+		}
+		req, err := http.NewRequestWithContext(c.Context(), http.MethodPost, strings.TrimSuffix(*operations, "/")+"/explain"+to, bytes.NewReader(body))
 		if err != nil {
 			return err
 		}
@@ -66,7 +72,7 @@ engine.
 			return err
 		}
 		if answer.StatusCode != http.StatusOK {
-			return fmt.Errorf("the gateway answered %d: %s", answer.StatusCode, bytes.TrimSpace(text))
+			return fmt.Errorf("the gateway answered %d: %s", answer.StatusCode, cmp.Or(strings.TrimSpace(string(text)), http.StatusText(answer.StatusCode)))
 		}
 		var e fleet.Explanation
 		if err := json.Unmarshal(text, &e); err != nil {
@@ -130,7 +136,11 @@ func printExplanation(out io.Writer, e fleet.Explanation) error {
 			} else if x.Why != "" {
 				scores += ": " + x.Why
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t\n", mark, x.Engine, x.State, x.InFlight, x.Cached, x.Backlog, scores, sum)
+			inFlight := strconv.Itoa(x.InFlight)
+			if x.Elsewhere > 0 {
+				inFlight += fmt.Sprintf(" (%d elsewhere)", x.Elsewhere)
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t\n", mark, x.Engine, x.State, inFlight, x.Cached, x.Backlog, scores, sum)
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -149,13 +159,21 @@ func printPaths(out io.Writer, paths []policies.Path) error {
 	}
 	fmt.Fprintf(out, "\n%d paths, the cheapest first; a price is how many requests would miss their objective\n", len(paths))
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\tPREFILL\tDECODE\tPRICE\tMISSED\tSTREAMS\tGAPS\tROOM\tLATE\tFIRST TOKEN\tBETWEEN TOKENS\t")
+	fmt.Fprintln(t, "\tPREFILL\tDECODE\tPRICE\tMISSED\tSTREAMS\tGAPS\tROOM\tLATE\tAWAY\tFIRST TOKEN\tBETWEEN TOKENS\tMOVE\t")
 	for _, x := range paths[:min(mostPaths, len(paths))] {
 		mark := " "
 		if x.Taken {
 			mark = "*"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.0f ms\t%.1f ms\t\n", mark, cmp.Or(x.Prefill, "alone"), x.Decode, x.Price, x.Missed, x.Streams, x.Gaps, x.Room, x.Late, 1e3*x.TTFT, 1e3*x.ITL)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.0f ms\t%.1f ms\t%s\t\n", mark, cmp.Or(x.Prefill, "alone"), x.Decode, x.Price, x.Missed, x.Streams, x.Gaps, x.Room, x.Late, x.Away, 1e3*x.TTFT, 1e3*x.ITL, moveOf(x.Move))
 	}
 	return t.Flush()
+}
+
+// moveOf is the move that a path begins with, for people.
+func moveOf(m *policies.Moving) string {
+	if m == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d tokens from %s in %.0f ms", m.Tokens, m.From, 1e3*m.Seconds)
 }

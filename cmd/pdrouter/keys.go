@@ -13,6 +13,7 @@ import (
 	"pdrouter/auth"
 	"pdrouter/auth/keys"
 	"pdrouter/auth/rotate"
+	"pdrouter/internal/kubesecrets"
 )
 
 // splitList cuts a comma-separated flag; the empty string is the empty list.
@@ -147,4 +148,49 @@ func rotateKeys(ctx context.Context, r rotate.Rotation, out io.Writer) error {
 		fmt.Fprintf(out, "removed  %s\n", id)
 	}
 	return nil
+}
+
+const kubernetesAbout = `Makes the Secrets of a gateway in a namespace of Kubernetes: what is missing is made, tokens and the certificate are
+renewed, and the rest is left as it is. The Helm chart runs it at each installation, and every 6 hours.
+
+  NAME-signing-keys      private keys that sign tokens and records; the gateway does not read it
+  NAME-api-keys          api-keys: the file of API keys; key: the client's key itself
+  NAME-agent-keys, NAME-admin-keys, NAME-record-keys
+                         the public keys by which gateways check tokens and records; engines need NAME-record-keys too
+  NAME-record-key        own.jwk: the private key with which gateways sign records
+  NAME-gateway-token, NAME-prometheus-token
+                         tokens that end after 24 hours
+  NAME-redis             the password of Redis
+  NAME-agents-tls        a certificate of its own for the agents' listener, for 90 days; ca.crt is for the agents
+
+A rotation of the signing keys takes three calls, so that nothing valid is refused: the first publishes new public keys, one that comes ten minutes
+later or more lets them sign, and one that comes two days after that removes the old ones. --rotate-every begins one by the age of the keys; --rotate
+begins one now, and later calls go on with it. --leaked waits for nothing: fresh keys sign, all others are withdrawn, and what they signed is refused
+within three minutes. Tokens that you minted with a leaked key must be minted again.`
+
+func kubernetesKeysCommand() *cobra.Command {
+	c := &cobra.Command{Use: "kubernetes", Short: "Make and renew the Secrets of a gateway in Kubernetes.", Long: kubernetesAbout, Args: cobra.NoArgs}
+	f := c.Flags()
+	name := f.String("name", "pdrouter", "what the names of the Secrets begin with")
+	namespace := f.String("namespace", "", "namespace of the Secrets; default that of the kubeconfig, or of the pod that this runs in")
+	kubeconfig := f.String("kubeconfig", "", "`file` that says where the API server is, and who asks; default: the service account of the pod that this runs in")
+	var r kubesecrets.Rotation
+	f.DurationVar(&r.Every, "rotate-every", 0, "how long a signing key signs before the next one is made; 0 for ever")
+	f.BoolVar(&r.Now, "rotate", false, "begin a rotation of the signing keys now")
+	f.BoolVar(&r.Leaked, "leaked", false, "others may have the signing keys: withdraw them now")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if r.Every != 0 && r.Every < 24*time.Hour {
+			return fmt.Errorf("%s: --rotate-every is %v; want 0, or 24h and more", c.CommandPath(), r.Every)
+		}
+		store, in, err := kubesecrets.Connect(*kubeconfig, *namespace)
+		if err != nil {
+			return err
+		}
+		done, err := kubesecrets.Make(c.Context(), store, *name, in, r, time.Now())
+		for _, line := range done {
+			fmt.Fprintln(c.OutOrStdout(), line)
+		}
+		return err
+	}
+	return c
 }

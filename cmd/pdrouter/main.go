@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdrouter/internal/demo"
+	"pdrouter/internal/exercise"
 )
 
 func main() {
@@ -41,10 +42,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 
 func newRoot() *cobra.Command {
 	root := group("pdrouter", "The gateway for prefill/decode disaggregation, and the tools around it.",
-		serveCommand(), explainCommand(), simulateCommand(), validateCommand(), demo.Command(), mockEngineCommand(),
+		serveCommand(), topCommand(), explainCommand(), simulateCommand(), validateCommand(), demo.Command(), exercise.Command(), mockEngineCommand(),
 		group("admin", "Change a running gateway.", enginesCommand()),
 		group("token", tokenAbout, mintCommand(), inspectCommand(), verifyCommand()),
-		group("keys", "Make signing keys and API keys.", newKeyCommand(), rotateCommand(), apiKeyCommand()),
+		group("keys", "Make signing keys and API keys.", newKeyCommand(), rotateCommand(), apiKeyCommand(), kubernetesKeysCommand()),
 		group("config", "Show what the configuration file may contain, and what it comes to.", schemaCommand(), dumpCommand()),
 		benchCommand(), versionCommand())
 	root.SetHelpCommand(helpCommand(root))

@@ -25,6 +25,7 @@ type rolling struct {
 	t       *testing.T
 	dir     string
 	engines []string // their addresses
+	body    string   // of a whole answer
 	want    string   // the one right text
 
 	sent, failed atomic.Int64
@@ -32,7 +33,7 @@ type rolling struct {
 
 func newRolling(t *testing.T, engines int) *rolling {
 	t.Helper()
-	s := &rolling{t: t, dir: t.TempDir()}
+	s := &rolling{t: t, dir: t.TempDir(), body: rollingBody}
 	var err error
 	if s.engines, err = demo.FreeAddresses(engines); err != nil {
 		t.Fatal(err)
@@ -105,7 +106,7 @@ func (s *rolling) load(ctx context.Context, clients int, gateways ...string) *sy
 }
 
 func (s *rolling) ask(client *http.Client, gateway string, stream bool) error {
-	body := rollingBody
+	body := s.body
 	if stream {
 		body = strings.TrimSuffix(body, "}") + `,"stream":true}`
 	}

@@ -18,6 +18,7 @@ import (
 	"pdrouter/internal/gcpace"
 	"pdrouter/internal/inspect"
 	"pdrouter/internal/telemetry"
+	"pdrouter/policies"
 	"pdrouter/router/config"
 )
 
@@ -94,8 +95,7 @@ func serve(ctx context.Context, l *configfile.Loaded, out io.Writer) error {
 }
 
 // learnedHead begins what --print-config prints.
-const learnedHead = `# Learned from the engines. configs/ and docs/configuration.md have what else can be set. Every prompt is split; to have decode serve short ones
-# alone: policy: {default: {split: {min_prompt_tokens: 256}}}
+const learnedHead = `# Learned from the engines. configs/ and docs/configuration.md have what else can be set.
 `
 
 const serveAbout = `Run the gateway, with a configuration file or with engines from the command line.
@@ -105,13 +105,15 @@ const serveAbout = `Run the gateway, with a configuration file or with engines f
   pdrouter serve -c pdrouter.yaml
 
 With engines from the command line the gateway asks each of them which model it serves, how it hands KV off and where its side
-channel is, and waits for those that still start. --print-config prints the same as a configuration file, to keep and to extend.`
+channel is, and waits for those that still start. --print-config prints the same as a configuration file, to keep and to extend.
+With --policy cost each request takes the path that is thought best, decode alone or a pair; with --policy roles every prompt is split.`
 
 // learned are the flags of serve that stand for a configuration file.
 type learned struct {
 	inspect.Fleet
 	listen     string
 	operations string
+	policy     string
 	print      bool
 }
 
@@ -125,6 +127,7 @@ func learnFlags(c *cobra.Command) *learned {
 	f.StringVar(&l.BearerTokenFile, "bearer-token-file", "", "`file` with the bearer token for the engines")
 	f.StringVar(&l.listen, "listen", "127.0.0.1:8080", "`address` for clients")
 	f.StringVar(&l.operations, "operations", "127.0.0.1:9090", "`address` for health, metrics and /requests")
+	f.StringVar(&l.policy, "policy", "cost", "how engines are chosen: cost or roles")
 	f.DurationVar(&l.Wait, "wait", 10*time.Minute, "how long to wait for engines that do not answer yet")
 	f.BoolVar(&l.print, "print-config", false, "print the configuration that was learned, and serve nothing")
 	return l
@@ -140,10 +143,12 @@ func (l *learned) check(c *cobra.Command, args []string) error {
 		wrong = "--engine is set beside --prefill and --decode; want engines that serve requests alone, or pairs"
 	case l.on() && (c.Flags().Changed("config") || len(args) > 0):
 		wrong = "a configuration file is named beside engines; want one of them"
+	case l.choosing().Validate() != nil:
+		wrong = fmt.Sprintf("--policy is %q; want cost or roles", l.policy)
 	case l.Wait <= 0:
 		wrong = fmt.Sprintf("--wait is %v; want more than 0", l.Wait)
 	default:
-		for _, name := range []string{"model", "bearer-token-file", "listen", "operations", "wait", "print-config"} {
+		for _, name := range []string{"model", "bearer-token-file", "listen", "operations", "policy", "wait", "print-config"} {
 			if !l.on() && c.Flags().Changed(name) {
 				return usageError{fmt.Errorf("--%s is only of use with --prefill and --decode, or with --engine", name), c.CommandPath()}
 			}
@@ -156,6 +161,11 @@ func (l *learned) check(c *cobra.Command, args []string) error {
 		return nil
 	}
 	return usageError{errors.New(wrong), c.CommandPath()}
+}
+
+// choosing is the policy that the command line names.
+func (l *learned) choosing() policies.Config {
+	return policies.Config{Default: policies.Choosing{Policy: l.policy}}
 }
 
 // on reports whether the command line names engines.
@@ -171,6 +181,10 @@ func (l *learned) learn(ctx context.Context, out io.Writer) ([]byte, error) {
 		}
 		return nil, errors.Join(all...)
 	}
-	text, err := configfile.Marshal(configfile.File{Listen: configfile.Listen{Clients: l.listen, Operations: l.operations}, Config: config.Config{Models: []config.Model{m}}})
+	text, err := configfile.Marshal(configfile.File{
+		Listen: configfile.Listen{Clients: l.listen, Operations: l.operations},
+		Config: config.Config{Models: []config.Model{m}},
+		Policy: configfile.Policy{Config: l.choosing()},
+	})
 	return append([]byte(learnedHead), text...), err
 }

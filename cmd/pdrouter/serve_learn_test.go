@@ -23,6 +23,9 @@ func TestServeWithoutAFile(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, text)
 	}
+	if !l.Routing.Costs("tiny") || strings.Contains(text, "roles") {
+		t.Errorf("the policy is not cost in\n%s", text)
+	}
 	if m := l.Models[0]; m.Name != "tiny" || m.Connector != "none" || len(m.Engines) != 1 || m.Engines[0].URL != e.url {
 		t.Errorf("learned %+v", m)
 	}
@@ -69,6 +72,7 @@ func TestServeFlagsExclude(t *testing.T) {
 		{"serve", "--prefill", "http://a"}, {"serve", "--decode", "http://a"},
 		{"serve", "--prefill", "http://a", "--decode", "http://b", "--engine", "http://c"},
 		{"serve", "-c", "x", "--engine", "http://c"},
+		{"serve", "-c", "x", "--policy", "roles"}, {"serve", "--engine", "http://c", "--policy", "prefix"},
 	} {
 		if err := run(t.Context(), args, io.Discard); !errors.As(err, new(usageError)) {
 			t.Errorf("%q: got %v; want a usage error", args, err)

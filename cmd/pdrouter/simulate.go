@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"pdrouter/bench/load"
 	"pdrouter/bench/sim"
@@ -43,6 +44,7 @@ Request tokens, Response tokens). Without --trace it is made: conversations in t
 	window := f.Duration("window", 2*time.Minute, "the time of the engines in which requests come")
 	ttft := f.Duration("ttft", 2*time.Second, "the objective: `time` to the first token")
 	itl := f.Duration("itl", 50*time.Millisecond, "the objective: `time` between tokens, in the mean of an answer")
+	queue := f.Bool("queue", false, "also the policy cost with requests that wait until engines have room, as with queue.by_objective")
 	alone := f.Bool("alone", false, "leave the baselines out")
 	output := outputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -76,6 +78,13 @@ Request tokens, Response tokens). Without --trace it is made: conversations in t
 			return err
 		}
 		s.Systems = []simulate.System{cost}
+		if *queue {
+			with, err := simulate.Queued(*engines, s.SLO)
+			if err != nil {
+				return err
+			}
+			s.Systems = append(s.Systems, with)
+		}
 		if *config != "" {
 			of := simulate.Layout{Either: *engines}
 			if *layout != "" {
@@ -98,7 +107,9 @@ Request tokens, Response tokens). Without --trace it is made: conversations in t
 			}
 			s.Systems = append(s.Systems, baselines...)
 		}
-		rows, err := s.Run(c.Context(), nil)
+		progress, ended := progressOn(c.ErrOrStderr())
+		rows, err := s.Run(c.Context(), progress)
+		ended()
 		if c.Context().Err() != nil {
 			return errors.New("interrupted")
 		}
@@ -113,8 +124,18 @@ Request tokens, Response tokens). Without --trace it is made: conversations in t
 	return c
 }
 
-// mostMade bounds the requests of a trace that is made: a request's ids are about 200 bytes.
-const mostMade = 100_000
+// progressOn returns what prints on a terminal how much of a sweep is done, nil for anything else, and what removes that at the end.
+func progressOn(out io.Writer) (progress func(rows, of int), ended func()) {
+	screen, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(int(screen.Fd())) {
+		return nil, func() {}
+	}
+	const line = "\r\033[K" // its beginning, and nothing on it
+	return func(rows, of int) { fmt.Fprintf(screen, line+"%d of %d", rows, of) }, func() { fmt.Fprint(screen, line) }
+}
+
+// mostMade bounds the requests of a trace that is made: making one takes about a kilobyte for each.
+const mostMade = 500_000
 
 // readTrace reads a trace, or makes one that is long enough for the highest rate.
 func readTrace(path string, mixes []simulate.Mix, window time.Duration) ([]load.Request, error) {

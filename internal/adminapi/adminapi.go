@@ -77,7 +77,7 @@ func New(c Config) *Handler {
 // ServeHTTP implements http.Handler.
 func (a *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.ServeHTTP(w, r) }
 
-// handle serves a route: who it is, what is done, one line in the log.
+// handle serves a route: who it is, what is done, one line in the log of what changes something.
 func (a *Handler) handle(pattern, action string, do handler) {
 	for _, status := range []int{http.StatusOK, http.StatusUnauthorized, http.StatusForbidden} {
 		a.counter(action, status) // from the start at 0
@@ -118,9 +118,20 @@ func (a *Handler) handle(pattern, action string, do handler) {
 			writeJSON(w, status, body)
 		}
 		a.counter(action, status).Inc()
-		a.Log.Info("admin", "action", action, "subject", who.Subject, "path", r.URL.Path, "query", r.URL.RawQuery, "remote", r.RemoteAddr,
-			"status", status, "reason", reason)
+		if scope == auth.EnginesScope { // people and tools look every few seconds
+			Audit(a.Log, r, action, who, status, reason)
+		}
 	})
+}
+
+// Audit logs one line about what an administrator did: who, what, from where, with which result. It is written whatever the log's level is.
+// The token is named by its id, and never logged.
+func Audit(log *slog.Logger, r *http.Request, action string, who auth.Principal, status int, reason string) {
+	line := slog.NewRecord(time.Now(), slog.LevelInfo, "admin action", 0)
+	line.AddAttrs(slog.String("action", action), slog.String("subject", who.Subject), slog.String("token_id", who.TokenID),
+		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.String("query", r.URL.RawQuery), slog.String("remote", r.RemoteAddr),
+		slog.Int("status", status), slog.String("reason", reason))
+	_ = log.Handler().Handle(r.Context(), line) // as Logger does, without asking for the level
 }
 
 // counter counts the answers with a status to requests of one kind.
@@ -160,14 +171,24 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 
 // engines describes every engine.
 func (a *Handler) engines() []Engine {
-	known := map[string]engineStats{}
-	for _, e := range a.Stats().Engines {
+	known, stats, ranks := map[string]engineStats{}, a.Stats(), map[string]string{}
+	for _, e := range stats.Engines {
+		rank := e.Name
 		if e.Of != "" { // what is known of an engine is what is known of its ranks
 			e.Name = e.Of
 		}
+		ranks[rank] = e.Name
 		one := known[e.Name]
+		one.recomputing = one.recomputing || e.HandOvers != nil && e.HandOvers.Recomputing
 		one.up, one.checked, one.inFlight = one.up || e.Up, one.checked || e.State != fleet.Unchecked, one.inFlight+e.InFlight
+		one.moves += e.MovesLeft
+		one.busy = one.busy || e.InFlight > 0 || e.Uncollected > 0
 		known[e.Name] = one
+	}
+	for _, p := range stats.SlowPairs {
+		one := known[ranks[p.Decode]]
+		one.slowFrom = append(one.slowFrom, p.Prefill)
+		known[ranks[p.Decode]] = one
 	}
 	all := []Engine{}
 	for _, p := range a.View.Engines() {

@@ -32,7 +32,7 @@ func (everybody) Authorize(*http.Request, string) (auth.Principal, error) {
 func serve(base config.Config, store *overrides.Store, apply func(context.Context, *fleetview.View) error) http.Handler {
 	log := slog.New(slog.DiscardHandler)
 	var view *fleetview.View
-	view = fleetview.New(base, store, func(string) int64 { return 0 }, func(ctx context.Context) error { return apply(ctx, view) }, log)
+	view = fleetview.New(base, store, func(string) bool { return false }, func(ctx context.Context) error { return apply(ctx, view) }, log)
 	return adminapi.New(adminapi.Config{Auth: everybody{}, View: view, Overrides: store, Stats: func() router.Stats { return router.Stats{} },
 		Requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "requests"}, []string{"action", "status"}), Log: log})
 }

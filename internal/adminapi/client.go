@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// Client speaks to a gateway's listener for administrators. It follows no redirects, as it bears a token.
+// Client speaks to a gateway's listener for administrators, or to the one for operations. It follows no redirects, as it bears a token.
 type Client struct {
 	base, tokenFile string
 	http            *http.Client
 }
 
-// NewClient returns a client of the gateway with this base URL of listen.admin. The token is read from its file at each request. caFile has
-// whom the gateway's certificate is signed by; "" trusts whom this machine trusts.
+// NewClient returns a client of the gateway with this base URL of a listener. The token is read from its file at each request; "" sends none.
+// caFile has whom the gateway's certificate is signed by; "" trusts whom this machine trusts.
 func NewClient(gateway, tokenFile, caFile string) (*Client, error) {
 	c := &Client{strings.TrimSuffix(gateway, "/"), tokenFile, &http.Client{
 		Timeout:       30 * time.Second,
@@ -33,21 +33,23 @@ func NewClient(gateway, tokenFile, caFile string) (*Client, error) {
 	}
 	pem, err := os.ReadFile(caFile)
 	if err != nil {
-		return nil, fmt.Errorf("engines: %w", err)
+		return nil, err
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("engines: %s has no certificate", caFile)
+		return nil, fmt.Errorf("%s has no certificate", caFile)
 	}
 	c.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}}
 	return c, nil
 }
 
+// String is the base URL.
+func (c *Client) String() string { return c.base }
+
 // List returns every engine.
 func (c *Client) List(ctx context.Context) (Listing, error) {
 	var all Listing
-	err := c.do(ctx, http.MethodGet, "/engines", nil, &all)
-	return all, err
+	return all, named(c.do(ctx, http.MethodGet, "/admin/v1/engines", nil, &all))
 }
 
 // Add adds an engine to a list of a model: prefill, decode or engines. The entry has the keys of the configuration.
@@ -80,38 +82,52 @@ func (c *Client) Remove(ctx context.Context, name, drain string, force bool) (En
 // change asks for a change, and returns what became of the engine.
 func (c *Client) change(ctx context.Context, method, path string, body any) (Engine, error) {
 	var e Engine
-	err := c.do(ctx, method, path, body, &e)
-	return e, err
+	return e, named(c.do(ctx, method, "/admin/v1"+path, body, &e))
+}
+
+// named says what an error is of.
+func named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("engines: %w", err)
+}
+
+// Get reads the JSON that a route of the listener answers with.
+func (c *Client) Get(ctx context.Context, path string, to any) error {
+	return c.do(ctx, http.MethodGet, path, nil, to)
 }
 
 // do sends a request and reads the answer into to. A refusal is an error with what the gateway says.
 func (c *Client) do(ctx context.Context, method, path string, body, to any) error {
-	token, err := os.ReadFile(c.tokenFile)
-	if err != nil {
-		return fmt.Errorf("engines: %w", err)
-	}
 	var sent bytes.Buffer
 	if body != nil {
 		if err := json.NewEncoder(&sent).Encode(body); err != nil {
-			return fmt.Errorf("engines: %w", err)
+			return err
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.base+"/admin/v1"+path, &sent)
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, &sent)
 	if err != nil {
-		return fmt.Errorf("engines: %w", err)
+		return err
 	}
-	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	if c.tokenFile != "" {
+		token, err := os.ReadFile(c.tokenFile)
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("engines: %w", err)
+		return err
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
 	if err != nil {
-		return fmt.Errorf("engines: %w", err)
+		return err
 	}
 	if resp.StatusCode >= 300 && resp.StatusCode < 400 {
-		return fmt.Errorf("engines: %s answered %d: a redirect, which is not followed; name the address of listen.admin in --gateway", c.base, resp.StatusCode)
+		return fmt.Errorf("%s answered %d: a redirect, which is not followed; name the address of the listener itself", c.base, resp.StatusCode)
 	}
 	if resp.StatusCode >= 400 {
 		var refused struct {
@@ -120,10 +136,10 @@ func (c *Client) do(ctx context.Context, method, path string, body, to any) erro
 		if json.Unmarshal(b, &refused) != nil || refused.Error.Message == "" {
 			refused.Error.Message = http.StatusText(resp.StatusCode)
 		}
-		return fmt.Errorf("engines: %d: %s", resp.StatusCode, refused.Error.Message)
+		return fmt.Errorf("%d: %s", resp.StatusCode, refused.Error.Message)
 	}
 	if err := json.Unmarshal(b, to); err != nil {
-		return fmt.Errorf("engines: the answer is no gateway's: %w", err)
+		return fmt.Errorf("the answer is no gateway's: %w", err)
 	}
 	return nil
 }

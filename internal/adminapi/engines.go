@@ -49,10 +49,13 @@ type Engine struct {
 	URL         string     `json:"url"`
 	Control     string     `json:"control,omitempty"`
 	SideChannel string     `json:"side_channel,omitempty"`
-	Source      string     `json:"source"`    // static, dns, file or admin
-	State       string     `json:"state"`     // up, unchecked, down, draining, drained, leaving, removing or removed
-	InFlight    int64      `json:"in_flight"` // legs that it works on, of this gateway
-	Drain       bool       `json:"drain"`     // it takes no more requests
+	Source      string     `json:"source"`                // static, dns, file, kubernetes or admin
+	State       string     `json:"state"`                 // up, unchecked, down, draining, drained, leaving, removing or removed
+	InFlight    int64      `json:"in_flight"`             // legs that it works on, of this gateway
+	MovesLeft   int        `json:"moves_left,omitempty"`  // conversations that this gateway has yet to move to other engines, as it drains
+	Recomputing bool       `json:"recomputing,omitempty"` // it computes prompts that it should receive from prefill engines
+	SlowFrom    []string   `json:"slow_from,omitempty"`   // prefill engines whose hand-overs to it are slow
+	Drain       bool       `json:"drain"`                 // it takes no more requests
 	By          string     `json:"changed_by,omitempty"`
 	At          *time.Time `json:"changed_at,omitempty"`
 }
@@ -79,12 +82,18 @@ type engineStats struct {
 	up       bool // it is not down
 	checked  bool // it has answered at least once
 	inFlight int64
+	moves    int
+	busy     bool // requests need it
+
+	recomputing bool
+	slowFrom    []string
 }
 
 // describe says what is known of an engine.
 func describe(p fleetview.Engine, s engineStats) Engine {
 	e := Engine{Name: p.Name, Model: p.Model, Role: p.Key, URL: p.URL, Control: p.Control, SideChannel: p.SideChannel, Source: p.From,
-		InFlight: s.inFlight, Drain: p.Drain, By: p.Override.By}
+		InFlight: s.inFlight, MovesLeft: s.moves, Drain: p.Drain, By: p.Override.By,
+		Recomputing: s.recomputing, SlowFrom: s.slowFrom}
 	switch {
 	case p.Removed:
 		e.State, e.Drain = "removed", true
@@ -92,7 +101,7 @@ func describe(p fleetview.Engine, s engineStats) Engine {
 		e.State = "removing"
 	case p.Leaving:
 		e.State = "leaving"
-	case p.Drain && s.inFlight > 0:
+	case p.Drain && (s.busy || s.moves > 0):
 		e.State = "draining"
 	case p.Drain:
 		e.State = "drained"

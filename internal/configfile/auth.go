@@ -161,7 +161,7 @@ func (a Auth) NewAdmins(files *reload.Credentials) (*auth.Admins, error) {
 	return auth.NewAdmins(v)
 }
 
-// NewRecords reads the keys that sign and check records, and adds those that check to files; nil if there are none.
+// NewRecords reads the keys that sign and check records, and adds them to files; nil if there are none.
 func (a Auth) NewRecords(files *reload.Credentials) (*records.Records, error) {
 	if len(a.Records.Trusted) == 0 {
 		return nil, nil
@@ -171,11 +171,13 @@ func (a Auth) NewRecords(files *reload.Credentials) (*records.Records, error) {
 		return nil, err
 	}
 	files.Add(trusted)
-	var own *keys.Key
-	if a.Records.KeyFile != "" {
-		if own, err = keys.Load(a.Records.KeyFile); err != nil {
-			return nil, err
-		}
+	if a.Records.KeyFile == "" {
+		return records.New(nil, trusted)
 	}
-	return records.New(own, trusted)
+	r, err := records.Load(a.Records.KeyFile, trusted)
+	if err != nil {
+		return nil, err
+	}
+	files.Add(r)
+	return r, nil
 }

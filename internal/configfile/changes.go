@@ -13,14 +13,14 @@ import (
 
 // LiveKeys are what a reload may change, with all below them.
 func LiveKeys() []string {
-	return []string{"listen", "models", "timeouts", "limits", "health", "priorities", "queue", "strict", "media",
+	return []string{"listen", "models", "timeouts", "limits", "health", "priorities", "queue", "migration", "strict", "media",
 		"isolate_prefix_cache", "prefix_cache_secret_file", "policy", "auth", "tenants", "log"}
 }
 
 // FixedKeys are what it may not, though some are below the others: parts of the gateway that live as long as it does were
 // built from them.
 func FixedKeys() []string {
-	return []string{"metadata", "reclaim", "replicas", "advanced", "auth.records", "limits.recent", "limits.concurrent", "limits.handshakes", "limits.handshakes_per_engine", "timeouts.probe", "timeouts.read", "timeouts.idle"}
+	return []string{"metadata", "reclaim", "replicas", "tracing", "advanced", "auth.records", "limits.recent", "limits.concurrent", "limits.handshakes", "limits.handshakes_per_engine", "timeouts.probe", "timeouts.read", "timeouts.idle"}
 }
 
 // Fixed reports whether the key cannot change while the gateway runs. A key that is in neither list cannot.

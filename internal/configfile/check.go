@@ -289,6 +289,18 @@ func describeSource(from config.Source) string {
 		return "every address of " + from.DNS
 	case from.File != "":
 		return fmt.Sprintf("those of %s", from.File)
+	case from.Kubernetes.On():
+		return "pods of Kubernetes" + describePods(from.Kubernetes)
 	}
 	return ""
+}
+
+func describePods(k config.Kubernetes) string {
+	text := ""
+	for _, part := range []struct{ what, is string }{{", preset ", k.Preset}, {", workload ", k.Workload}, {", InferencePool ", k.InferencePool}, {", namespace ", k.Namespace}} {
+		if part.is != "" {
+			text += part.what + part.is
+		}
+	}
+	return text
 }

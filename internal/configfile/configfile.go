@@ -32,6 +32,7 @@ type File struct {
 	Auth          Auth             `yaml:"auth"`
 	Tenants       Tenants          `yaml:"tenants"`
 	Log           Log              `yaml:"log"`
+	Tracing       Tracing          `yaml:"tracing"`
 	// Reclaim says whether the gateway tells stock engines over NIXL which KV blocks may be freed: auto (default), if NIXL is
 	// found and a model's connector is vllm-nixl-push or vllm-nixl-pull, or off.
 	Reclaim string `yaml:"reclaim"`
@@ -164,6 +165,7 @@ func (c File) Validate() error {
 		c.Tenants.Validate(),
 		c.Auth.validateDevelopment(c.Listen),
 		c.Log.validate(),
+		c.Tracing.validate(),
 		c.validateReplicas(),
 		c.Advanced.validate(),
 	}

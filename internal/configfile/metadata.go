@@ -15,7 +15,7 @@ func Element(list string, i int) string { return list + "[" + strconv.Itoa(i) + 
 
 // Metadata says where the records of the engines' ranks are kept.
 type Metadata struct {
-	Store string         `yaml:"store"` // memory (default; one gateway) or redis (shared by several)
+	Store string         `yaml:"store"` // memory (default; one gateway) or redis (shared by several, which also count each other's load then)
 	Redis redisdb.Config `yaml:"redis"` // for store redis
 }
 

@@ -25,6 +25,7 @@ func (c *File) Paths() []pathAt {
 		{"auth.clients.api_keys_file", &c.Auth.Clients.APIKeysFile},
 		{"auth.records.key_file", &c.Auth.Records.KeyFile},
 		{"auth.control_token_file", &c.Auth.ControlTokenFile},
+		{"tracing.headers_file", &c.Tracing.HeadersFile},
 		{"metadata.redis.username_file", &c.Metadata.Redis.UsernameFile},
 		{"metadata.redis.password_file", &c.Metadata.Redis.PasswordFile},
 		{"metadata.redis.sentinel.password_file", &c.Metadata.Redis.Sentinel.PasswordFile},
@@ -53,7 +54,7 @@ func (c *File) Paths() []pathAt {
 		m, model := &c.Models[i], Element("models", i)
 		for _, from := range EngineLists(m) {
 			at := model + "." + from.Key + "_from"
-			all = append(all, pathAt{at + ".file", &from.Source.File}, pathAt{at + ".key_dir", &from.Source.KeyDir})
+			all = append(all, pathAt{at + ".file", &from.Source.File}, pathAt{at + ".key_dir", &from.Source.KeyDir}, pathAt{at + ".kubernetes.kubeconfig", &from.Source.Kubernetes.Kubeconfig})
 			for _, f := range from.Source.EngineFiles() {
 				all = append(all, pathAt{at + "." + f.Key, f.Path})
 			}

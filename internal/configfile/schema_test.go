@@ -172,7 +172,7 @@ policy:
 		}
 		if changed := want.Changes(got); len(changed) > 0 && file != zero {
 			for _, key := range changed {
-				if !strings.HasPrefix(key, "timeouts") && !strings.HasPrefix(key, "limits") && !strings.HasPrefix(key, "health") && !strings.HasPrefix(key, "queue") && !strings.HasPrefix(key, "policy") && !strings.HasPrefix(key, "metadata.redis") {
+				if !strings.HasPrefix(key, "timeouts") && !strings.HasPrefix(key, "limits") && !strings.HasPrefix(key, "health") && !strings.HasPrefix(key, "queue") && !strings.HasPrefix(key, "migration") && !strings.HasPrefix(key, "policy") && !strings.HasPrefix(key, "metadata.redis") {
 					t.Errorf("%s: %s differs", path, key)
 				}
 			}

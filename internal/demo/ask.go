@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -21,9 +22,26 @@ type Answer struct {
 	ttft time.Duration
 }
 
+// compareAll compares requests that are sent at once, and prints a row for each.
+func (f *Fleet) compareAll(ctx context.Context, asks []Ask, table *Table) error {
+	rows, errs := make([]Row, len(asks)), make([]error, len(asks))
+	var wg sync.WaitGroup
+	for i, ask := range asks {
+		wg.Go(func() { rows[i], errs[i] = f.compare(ctx, ask) })
+	}
+	wg.Wait()
+	for i, row := range rows {
+		if errs[i] != nil {
+			return fmt.Errorf("request %d (%s): %w", table.rows+1, asks[i].label(), errs[i])
+		}
+		table.print(row)
+	}
+	return nil
+}
+
 // compare sends one request to the engine alone and through the gateway.
-func (f *Fleet) compare(ctx context.Context, number int, ask Ask) (Row, error) {
-	row := Row{number: number, label: ask.label()}
+func (f *Fleet) compare(ctx context.Context, ask Ask) (Row, error) {
+	row := Row{label: ask.label()}
 	want, err := Send(ctx, f.Alone, ask)
 	if err != nil {
 		return row, fmt.Errorf("engine alone: %w", err)

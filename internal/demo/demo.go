@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -39,45 +40,72 @@ func demo(ctx context.Context, transport string, stay bool, out io.Writer) error
 	}
 	defer os.RemoveAll(dir)
 	fmt.Fprintln(out, "starting a gateway, four engines (prefill TP 2, TP 2; decode TP 1, TP 4), and one engine alone to compare with")
-	fleet, err := StartFleet(ctx, dir, transport)
+	fleet, err := StartFleet(ctx, dir, transport, "--prefill-us-per-token", "100", "--decode-us-per-step", "2000")
 	if err != nil {
 		return errors.Join(err, fleet.Stop(), fleet.Tail())
 	}
 	fmt.Fprintf(out, "KV transport: %s · metadata: in memory · gateway: %s\n\n", fleet.transportUsed(), fleet.Client)
 
-	asks := Asks()
 	table := NewTable(out)
-	equal := 0
-	for i, ask := range asks {
-		row, err := fleet.compare(ctx, i+1, ask)
-		if err != nil {
-			return errors.Join(fmt.Errorf("request %d (%s): %w", i+1, ask.label(), err), fleet.Stop(), fleet.Tail())
-		}
-		table.print(row)
-		if row.equal {
-			equal++
-		}
+	if err := fleet.show(ctx, table); err != nil {
+		return errors.Join(err, fleet.Stop(), fleet.Tail())
 	}
-	verdict := fmt.Sprintf("%d of %d answers equal one engine's alone", equal, len(asks))
+	verdict := fmt.Sprintf("%d of %d answers equal one engine's alone", table.equal, table.rows)
 	fmt.Fprintf(out, "\n%s\n", verdict)
-	if equal == len(asks) {
+	if table.equal == table.rows {
 		if err := fleet.Settled(ctx); err != nil {
 			return errors.Join(err, fleet.Stop())
 		}
 		fmt.Fprintln(out, "every engine's KV blocks are free again")
 	}
-	if stay && equal == len(asks) && ctx.Err() == nil {
+	if stay && table.equal == table.rows && ctx.Err() == nil {
 		fmt.Fprint(out, demoHint(fleet.Client, fleet.Operations))
 		<-ctx.Done()
 	}
 	if err := fleet.Stop(); err != nil {
 		return err
 	}
-	if equal != len(asks) {
+	if table.equal != table.rows {
 		return errors.New(verdict)
 	}
 	return nil
 }
+
+// show sends all requests and prints a row for each: some by the gateway's default policy, then one pair after the other.
+func (f *Fleet) show(ctx context.Context, table *Table) error {
+	for _, part := range []struct {
+		about, policy string
+		asks          []Ask
+		atOnce        bool
+	}{
+		{"By the default policy, cost. The engines are idle, so decode computes the prompt itself: a hand-over would only take time.", byCost, busy[:1], false},
+		{"By the same policy, all at once. While a decode engine works, prefill computes further prompts, so that no stream is held up.", byCost, busy[1:], true},
+		{"By the policy roles: every prompt is split, and each pair has its turn.", byRoles, Asks(), false},
+	} {
+		table.say(part.about)
+		if err := f.setPolicy(ctx, part.policy); err != nil {
+			return err
+		}
+		atOnce := 1
+		if part.atOnce {
+			atOnce = len(part.asks)
+		}
+		for asks := range slices.Chunk(part.asks, atOnce) {
+			if err := f.compareAll(ctx, asks, table); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// busy are requests whose prompts and answers keep an engine busy for a while.
+var busy = func() (asks []Ask) {
+	for i := range 5 {
+		asks = append(asks, Ask{stream: true, prompt: fmt.Sprintf("%d. ", i+1) + strings.Repeat("Who computes this prompt, and who gives the answer? ", 8), tokens: 48})
+	}
+	return asks
+}()
 
 // Ask is one sample request: a prompt on one of the two routes.
 type Ask struct {
@@ -132,6 +160,7 @@ The gateway stays up until Ctrl-C. Try it:
   print(client.chat.completions.create(model="%[3]s", max_tokens=32,
         messages=[{"role": "user", "content": "%[4]s"}]).choices[0].message.content)
 
+  %[2]s/ui      shows all of it in a browser
   curl %[2]s/requests?id=ID      (ID is the answer's x-request-id) shows where its KV went
   curl %[2]s/metrics
 `, client, operations, Model, "Where is my KV cache now, and which engine has read this prompt before it came to decode?")

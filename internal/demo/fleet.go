@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -49,8 +50,8 @@ type Fleet struct {
 }
 
 // StartFleet writes keys, tokens and the configuration into dir, starts everything, and returns when the gateway is
-// ready to serve every pair. On an error the fleet holds what was started.
-func StartFleet(ctx context.Context, dir, transport string) (*Fleet, error) {
+// ready to serve every pair. more are further flags of the four engines. On an error the fleet holds what was started.
+func StartFleet(ctx context.Context, dir, transport string, more ...string) (*Fleet, error) {
 	f := &Fleet{Dir: dir}
 	ports, err := FreeAddresses(3 + 2*4 + 1)
 	if err != nil {
@@ -78,7 +79,7 @@ func StartFleet(ctx context.Context, dir, transport string) (*Fleet, error) {
 		return f, err
 	}
 	for _, e := range f.Engines {
-		if err := f.StartEngine(e, agents, "--transport", transport); err != nil {
+		if err := f.StartEngine(e, agents, append([]string{"--transport", transport}, more...)...); err != nil {
 			return f, err
 		}
 	}
@@ -165,12 +166,45 @@ func (f *Fleet) Config(clients, agents, operations string) string {
 			}
 		}
 	}
-	b.WriteString("policy: {default: {split: {min_prompt_tokens: 16}, prefill: round_robin, decode: round_robin}}\n")
+	b.WriteString(byRoles)
 	fmt.Fprintf(&b, "auth: {agents: {keys: [%q], issuer: %s}, records: {key_file: %q, trusted: [%q]}, control_token_file: gateway.token}\n",
 		f.publicKey, demoIssuer, f.recordKeys[0], f.recordKeys[1])
 	// The gateway may ask an engine before it listens: without slow start it has its share as soon as it is up.
 	b.WriteString("timeouts: {health: 500ms, pre_stop_delay: 1ms}\nhealth: {slow_start: 0s}\nlog: {format: text}\n")
 	return b.String()
+}
+
+// Policies of the gateway, as they stand in its configuration. The demo's own is byRoles: every prompt but the shortest is split.
+const (
+	byRoles = "policy: {default: {split: {min_prompt_tokens: 16}, prefill: round_robin, decode: round_robin}}\n"
+	byCost  = "policy: {default: {}}\n"
+)
+
+// setPolicy replaces the gateway's policy, byRoles or byCost, while it runs.
+func (f *Fleet) setPolicy(ctx context.Context, policy string) error {
+	file := f.Path("pdrouter.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	changed := strings.NewReplacer(byRoles, policy, byCost, policy).Replace(string(text))
+	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.Operations+"/config/reload", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return fmt.Errorf("the gateway's reload: status %d: %s", resp.StatusCode, said)
+	}
+	return nil
 }
 
 // FreeAddresses returns n loopback addresses on which nothing listens at this moment. They lie below the ports that

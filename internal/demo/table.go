@@ -12,7 +12,6 @@ import (
 
 // Row is one request of the demo: what the client saw and what the gateway knows of it.
 type Row struct {
-	number  int
 	label   string
 	summary report.Summary
 	ttft    time.Duration // seen by the client
@@ -21,24 +20,29 @@ type Row struct {
 
 // Table prints a row for each answer.
 type Table struct {
-	out     io.Writer
-	started bool
+	out         io.Writer
+	rows, equal int
 }
 
 // NewTable returns an empty table.
 func NewTable(out io.Writer) *Table { return &Table{out: out} }
 
-const demoFormat = "%2s  %-17s %-20s %-30s %6s %8s  %-14s %6s  %-40s %s\n"
+const demoFormat = "%2s  %-17s %-20s %-33s %6s %8s  %-14s %6s  %-40s %s\n"
 
-func (t *Table) print(r Row) {
-	if !t.started {
-		t.started = true
+// say prints what the rows below it show.
+func (t *Table) say(about string) {
+	if t.rows == 0 {
 		fmt.Fprintln(t.out, "counted: decode ranks whose writers have all finished, of all ranks; 4/4 (1/1 each): 4 ranks with one writer each")
 		fmt.Fprintln(t.out, "times in ms: TTFT as the client saw it, the others from the request's arrival at the gateway. transfer: decode's event")
-		fmt.Fprintln(t.out, "stream said that all blocks are there, perhaps after the answer's first bytes. why: P and D are the policies of the two roles")
+		fmt.Fprintln(t.out, "stream said that all blocks are there, perhaps after the answer's first bytes. why: what the policy says of its choice; P and D are the roles")
 		fmt.Fprintf(t.out, demoFormat, "#", "request", "prefill → decode", "why", "blocks", "bytes", "counted",
 			"TTFT", "plan · pair · prefill · transfer · first", "answer")
 	}
+	fmt.Fprintf(t.out, "\n%s\n", about)
+}
+
+func (t *Table) print(r Row) {
+	t.rows++
 	s := r.summary
 	pair := s.Decode + " alone"
 	if s.Prefill != "" {
@@ -48,16 +52,17 @@ func (t *Table) print(r Row) {
 	if s.Transfer != nil {
 		blocks, bytes, counted = fmt.Sprint(s.Transfer.Blocks), byteCount(s.Transfer.Bytes), countedAll(s.Transfer.Counted)
 	}
-	answer := "equal"
-	if !r.equal {
-		answer = "DIFFERS"
+	answer := "DIFFERS"
+	if r.equal {
+		t.equal++
+		answer = "equal"
 	}
 	p := s.Phases
 	phases := []string{}
 	for _, d := range []time.Duration{p.Plan, p.Pair, p.Prefill, p.Transfer, p.FirstToken} {
 		phases = append(phases, milliseconds(d))
 	}
-	fmt.Fprintf(t.out, demoFormat, fmt.Sprint(r.number), r.label, pair, shortWhy(s.Why), blocks, bytes, counted,
+	fmt.Fprintf(t.out, demoFormat, fmt.Sprint(t.rows), r.label, pair, shortWhy(s.Why), blocks, bytes, counted,
 		milliseconds(r.ttft), strings.Join(phases, " · "), answer)
 }
 
@@ -105,7 +110,7 @@ func byteCount(n int64) string {
 
 // shortWhy is the reason for a pair, short enough for its column.
 func shortWhy(why string) string {
-	return clip(strings.NewReplacer("prefill ", "P ", "decode ", "D ").Replace(why), 30)
+	return clip(strings.NewReplacer("prefill ", "P ", "decode ", "D ").Replace(why), 33)
 }
 
 // clip cuts s to n runes for a column.

@@ -26,6 +26,7 @@ type backend struct {
 	side         string   // host:port of the side channel, to be said in the configuration; mostly empty
 	plain        bool     // it calls requests as it is told to
 	events       []string // host:port where it publishes KV events, and where it replays them; nil: it is not followed
+	drain        bool     // it takes no more requests
 }
 
 // config is what the tests say in a configuration file. agents is the agents' listener, and more is written as it
@@ -35,6 +36,8 @@ type config struct {
 	model                    string // default tiny
 	prefill, decode, engines []backend
 	agents, more             string
+	first                    string // first_token of the model; default decode
+	retokenize               bool   // retokenize_on_decode of the model
 }
 
 // text renders the file. Its waits are long: where two engines and the tests share two CPUs, seconds prove nothing. A transfer has longer
@@ -44,6 +47,12 @@ func (c config) text(clients, operations string) string {
 	fmt.Fprintf(&b, "listen: {clients: %q, operations: %q, agents: %q}\n", clients, operations, c.agents)
 	fmt.Fprintf(&b, "timeouts: {request: 240s, prefill: 180s, transfer: 40s, pair: 180s, probe: 180s, cleanup: 120s}\n")
 	fmt.Fprintf(&b, "models:\n  - name: %s\n    connector: %s\n", cmp.Or(c.model, "tiny"), c.connector)
+	if c.first != "" {
+		fmt.Fprintf(&b, "    first_token: %s\n", c.first)
+	}
+	if c.retokenize {
+		b.WriteString("    retokenize_on_decode: true\n")
+	}
 	for _, role := range []struct {
 		name string
 		is   []backend
@@ -53,12 +62,15 @@ func (c config) text(clients, operations string) string {
 		}
 		fmt.Fprintf(&b, "    %s:\n", role.name)
 		for i, e := range role.is {
-			fmt.Fprintf(&b, "      - {name: %s-%d, url: %q, control: %q, side_channel: %q, request_id_randomization_disabled: %v", role.name, i, e.url, e.control, e.side, e.plain)
+			fmt.Fprintf(&b, "      - {name: %s-%d, url: %q, control: %q, side_channel: %q, request_id_randomization_disabled: %v, drain: %v", role.name, i, e.url, e.control, e.side, e.plain, e.drain)
 			if e.events != nil {
 				fmt.Fprintf(&b, ", kv_events: {endpoint: tcp://%s, replay_endpoint: tcp://%s}", e.events[0], e.events[1])
 			}
 			b.WriteString("}\n")
 		}
+	}
+	if !strings.Contains(c.more, "policy:") {
+		b.WriteString("policy: {default: {policy: roles}}\n") // what can be split is split
 	}
 	return b.String() + c.more
 }

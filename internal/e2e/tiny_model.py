@@ -2,7 +2,8 @@
 
     tiny_model.py DIRECTORY [KIND]
 
-KIND is `full` (the default), `window` (each layer has a sliding window) or `windows` (every second layer has). It needs no download. Its
+KIND is `full` (the default), `window` (each layer has a sliding window), `windows` (every second layer has) or `long` (one layer and room for
+prompts of 30,000 tokens). It needs no download. Its
 weights come from one seed, so that every engine started on the directory computes the same tokens, and they are drawn wide, so that the
 answer changes with every byte of the prompt.
 """
@@ -17,7 +18,7 @@ import transformers
 
 LAYERS, HEADS, HEAD_DIM = 2, 4, 32
 WINDOW = 64  # tokens
-CONTEXT = 4096
+CONTEXT, LONG_CONTEXT = 4096, 32768
 VOCABULARY = 320  # 256 bytes, three marks, and room up to a multiple of 64
 CHAT = (
     "{% if tools %}<tools>{{ tools | tojson }}\n{% endif %}{% if mood %}<mood>{{ mood }}\n{% endif %}"
@@ -38,18 +39,18 @@ def byte_tokenizer():
     return tokenizer
 
 
-def model(tokenizer):
+def model(tokenizer, long):
     torch.manual_seed(20)
     return transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=VOCABULARY,
             hidden_size=HEADS * HEAD_DIM,
             intermediate_size=2 * HEADS * HEAD_DIM,
-            num_hidden_layers=LAYERS,
+            num_hidden_layers=1 if long else LAYERS,
             num_attention_heads=HEADS,
             num_key_value_heads=HEADS,
             head_dim=HEAD_DIM,
-            max_position_embeddings=CONTEXT,
+            max_position_embeddings=LONG_CONTEXT if long else CONTEXT,
             initializer_range=0.3,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
@@ -72,8 +73,8 @@ def main():
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = byte_tokenizer()
     tokenizer.save_pretrained(directory)
-    model(tokenizer).save_pretrained(directory)
     kind = sys.argv[2] if len(sys.argv) > 2 else "full"
+    model(tokenizer, kind == "long").save_pretrained(directory)
     if kind in ("window", "windows"):
         slide(directory, {"window": 1, "windows": 2}[kind])
 

@@ -36,7 +36,7 @@ func (v *vllm) deaths(t *testing.T, way pair, front gateway, l *load, prefill, d
 	v.step(t, "a gateway that goes on with streams", func() {
 		onward = serve(t, v.gateway, config{
 			connector: way.connector, prefill: []backend{prefill.backend()}, decode: []backend{decode.backend(), second.backend()},
-			more: "policy: {default: {after_failure: continue}}\n",
+			more: "policy: {default: {policy: roles, after_failure: continue}}\n",
 		})
 		onward.warm(t)
 	})

@@ -63,14 +63,22 @@ func (v *vllm) goesOn(t *testing.T, first engine, events []string) {
 	_ = second.stop(t, time.Minute)
 }
 
-// completes sends a prompt of token ids. It returns the prompt with its answer, and which engine has served it.
-func (g gateway) completes(t *testing.T, prompt []uint32) (whole []uint32, engine string) {
+// completes sends a prompt of token ids, of a session if there is one. It returns the prompt with its answer, and which engine has served it.
+func (g gateway) completes(t *testing.T, prompt []uint32, session ...string) (whole []uint32, engine string) {
 	t.Helper()
 	b, err := json.Marshal(map[string]any{"model": "tiny", "prompt": prompt, "max_tokens": 20, "temperature": 0, "ignore_eos": true, "return_token_ids": true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := http.Post(g.url+"/v1/completions", "application/json", bytes.NewReader(b))
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/v1/completions", bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("Content-Type", "application/json")
+	for _, name := range session {
+		q.Header.Set("X-Session-Id", name)
+	}
+	a, err := http.DefaultClient.Do(q)
 	if err != nil {
 		t.Fatal(err)
 	}

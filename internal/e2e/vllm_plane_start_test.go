@@ -24,7 +24,8 @@ type plane struct {
 	dir                    string // keys, tokens
 	agents, signer, keeper string // the gateway's listener for engines; private keys: of tokens, of the gateway's records
 	front                  gateway
-	prefill, decode        []*member  // that the gateway's configuration has
+	prefill, decode, both  []*member  // that the gateway's configuration has
+	policy                 string     // section of the configuration; "": what can be split is split
 	kind                   string     // of the model
 	t                      *testing.T // the test that engines live as long as
 }
@@ -51,28 +52,28 @@ func newPlane(t *testing.T, v *vllm, kind string) *plane {
 // add names one more engine of the role, with a token, and starts it.
 func (w *plane) add(t *testing.T, role string) {
 	t.Helper()
-	list := map[string]*[]*member{"prefill": &w.prefill, "decode": &w.decode}[role]
+	list := map[string]*[]*member{"prefill": &w.prefill, "decode": &w.decode, "both": &w.both}[role]
 	at := freeAddresses(t, 3)
-	m := &member{name: fmt.Sprintf("%s-%d", role, len(*list)), role: role, control: at[2], at: at[:2], tp: 1, cpu: len(w.prefill) + len(w.decode)}
+	section := strings.Replace(role, "both", "engines", 1) // of the configuration, which names engines by it
+	m := &member{name: fmt.Sprintf("%s-%d", section, len(*list)), role: role, control: at[2], at: at[:2], tp: 1, cpu: len(w.all())}
 	w.token(t, m.name, "--engine", m.name, "--role", role, "--scope", "write read")
 	*list = append(*list, m)
 	w.start(t, m)
 }
 
-func (w *plane) all() []*member { return slices.Concat(w.prefill, w.decode) }
+func (w *plane) all() []*member { return slices.Concat(w.prefill, w.decode, w.both) }
 
 // joined has the gateway, which is started first or reads its configuration again, serve with these engines, and waits until all of
 // them are healthy, every pair has shaken hands, and a request is split.
 func (w *plane) joined(t *testing.T) {
 	t.Helper()
 	c := config{connector: "kvplane", agents: w.agents}
-	for _, m := range w.prefill {
-		c.prefill = append(c.prefill, backend{url: "http://" + m.at[0], control: "http://" + m.control})
+	for list, to := range map[*[]*member]*[]backend{&w.prefill: &c.prefill, &w.decode: &c.decode, &w.both: &c.engines} {
+		for _, m := range *list {
+			*to = append(*to, backend{url: "http://" + m.at[0], control: "http://" + m.control})
+		}
 	}
-	for _, m := range w.decode {
-		c.decode = append(c.decode, backend{url: "http://" + m.at[0], control: "http://" + m.control})
-	}
-	c.more = fmt.Sprintf("auth: {agents: {keys: [%q], issuer: pdrouter}, records: {key_file: %q, trusted: [%q]}, control_token_file: %q}\nlimits: {retry_floor: 32}\n",
+	c.more = w.policy + fmt.Sprintf("auth: {agents: {keys: [%q], issuer: pdrouter}, records: {key_file: %q, trusted: [%q]}, control_token_file: %q}\nlimits: {retry_floor: 32}\n",
 		public(w.signer), w.keeper, public(w.keeper), filepath.Join(w.dir, "gateway.token"))
 	if w.front.process == nil {
 		w.front = launch(t, w.gateway, c)
@@ -91,9 +92,11 @@ func (w *plane) joined(t *testing.T) {
 	for _, m := range w.all() {
 		until(t, 2*started, m.name+" is healthy", func() bool { return w.healthy(t, m) })
 	}
-	n := float64(len(w.prefill) * len(w.decode))
+	n := float64(len(w.prefill)*len(w.decode) + len(w.both)*(len(w.both)-1))
 	until(t, 3*time.Minute, "every pair has shaken hands", func() bool { return w.front.counter(t, "pdrouter_pairs_ready") == n })
-	w.front.warm(t)
+	if w.policy == "" {
+		w.front.warm(t)
+	}
 }
 
 // wheel builds the wheel, installs it without a network, and has engines find it.
@@ -148,7 +151,7 @@ func (w *plane) start(t *testing.T, m *member) {
 	records, _ := filepath.Glob(filepath.Join(w.dir, "gateway-keys", "*.pub.jwk"))
 	transfer, err := json.Marshal(map[string]any{
 		"kv_connector": "PdrouterConnector", "kv_connector_module_path": "pdrouter_vllm", "kv_buffer_device": "cpu",
-		"kv_role": map[string]string{"prefill": "kv_producer", "decode": "kv_consumer"}[m.role],
+		"kv_role": map[string]string{"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}[m.role],
 		"kv_connector_extra_config": map[string]any{
 			"engine": m.name, "gateway": "http://" + w.agents, "token_file": filepath.Join(w.dir, m.name+".token"), "control": m.control,
 			"control_keys": keys, "record_keys": records, "transport": "tcp", "plane_listen": net.JoinHostPort(host, "0"),

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -104,6 +105,7 @@ type role struct {
 	events   []string // host:port where it publishes KV events, and where it replays them; nil: it does not
 	bytes    bool     // it names blocks by 32 bytes, not by integers
 	blocks   int      // of its KV cache; 0: as many as fit
+	context  int      // tokens of the longest sequence; 0: 2048
 }
 
 // engine starts an instance. at are its addresses for HTTP and for its side channel; nil: two that are free.
@@ -115,7 +117,7 @@ func (v *vllm) engine(t *testing.T, is role, at []string) engine {
 	host, port, _ := net.SplitHostPort(at[0])
 	_, side, _ := net.SplitHostPort(at[1])
 	argv := []string{filepath.Join(v.venv, "bin", "vllm"), "serve", v.model, "--served-model-name", "tiny",
-		"--host", host, "--port", port, "--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "16",
+		"--host", host, "--port", port, "--dtype", "float32", "--max-model-len", fmt.Sprint(cmp.Or(is.context, 2048)), "--max-num-seqs", "16",
 		"--enforce-eager", "--block-size", "32", "--enable-scale-out", "--enable-prompt-tokens-details",
 		"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}
 	if is.transfer != "" {

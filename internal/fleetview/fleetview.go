@@ -1,7 +1,7 @@
-// Package fleetview knows every engine of a gateway: those of its configuration file, those that DNS names and files of engines have, and
-// those that administrators add. It merges them into one configuration, in which each engine has its overrides. It looks at the sources by
-// internal/discovery and applies nothing itself: the owner of the configuration calls Merge, which a View asks for whenever
-// something is another. internal/gateway runs one View; internal/adminapi shows it and changes it.
+// Package fleetview knows every engine of a gateway: those of its configuration file, those that DNS names, files of engines and pods of
+// Kubernetes have, and those that administrators add. It merges them into one configuration, in which each engine has its overrides. It watches
+// the sources with internal/discovery and applies nothing itself: the owner of the configuration calls Merge, which a View asks for whenever
+// something has changed. internal/gateway runs one View; internal/adminapi shows it and changes it.
 package fleetview
 
 import (
@@ -14,8 +14,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pdrouter/internal/background"
 	"pdrouter/internal/configfile"
 	"pdrouter/internal/discovery"
+	"pdrouter/internal/discovery/kubernetes"
 	"pdrouter/internal/overrides"
 	"pdrouter/router/config"
 )
@@ -38,7 +40,7 @@ type Apply func(context.Context) error
 // View has all engines, those that the configuration file does not list as well. It is safe for concurrent use.
 type View struct {
 	log       *slog.Logger
-	inFlight  func(engine string) int64
+	busy      func(engine string) bool
 	apply     Apply
 	overrides *overrides.Store
 
@@ -54,16 +56,17 @@ type View struct {
 	unreadable map[string]string // as in a snapshot
 	dns        map[List]*discovery.DNS
 	files      map[List]*discovery.File
+	pods       map[List]*kubernetes.Watcher
 	pending    map[List]bool // sources of the first base that have not been looked at
 	logged     map[conflict]bool
 	rejected   uint64 // changes that could not be applied
 }
 
-// New returns the view of a configuration. inFlight counts an engine's requests of this gateway.
-func New(base config.Config, store *overrides.Store, inFlight func(engine string) int64, apply Apply, log *slog.Logger) *View {
-	v := &View{log: log, inFlight: inFlight, apply: apply, overrides: store, news: make(chan struct{}, 1), again: make(chan struct{}, 1),
+// New returns the view of a configuration. busy reports whether requests of this gateway need an engine.
+func New(base config.Config, store *overrides.Store, busy func(engine string) bool, apply Apply, log *slog.Logger) *View {
+	v := &View{log: log, busy: busy, apply: apply, overrides: store, news: make(chan struct{}, 1), again: make(chan struct{}, 1),
 		known: make(chan struct{}), found: map[List]found{}, renewed: map[List]bool{}, removed: map[string]int64{}, unreadable: map[string]string{},
-		dns: map[List]*discovery.DNS{}, files: map[List]*discovery.File{}, pending: map[List]bool{}, logged: map[conflict]bool{}}
+		dns: map[List]*discovery.DNS{}, files: map[List]*discovery.File{}, pods: map[List]*kubernetes.Watcher{}, pending: map[List]bool{}, logged: map[conflict]bool{}}
 	for at := range sourcesOf(base) {
 		v.pending[at] = true
 	}
@@ -85,18 +88,22 @@ func sourcesOf(cfg config.Config) map[List]config.Source {
 	return all
 }
 
+// originOf says where the engines of a source come from.
+func originOf(s config.Source) string {
+	switch {
+	case s.File != "":
+		return FromFile
+	case s.Kubernetes.On():
+		return FromKubernetes
+	}
+	return FromDNS
+}
+
 // Follow has the sources be those of another file. It does not wait.
 func (v *View) Follow(l *configfile.Loaded) {
 	base := l.Config
 	v.base.Store(&base)
-	notify(v.news)
-}
-
-func notify(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	background.Notify(v.news)
 }
 
 // Ready waits until every source has been looked at once, for a bounded time.
@@ -197,10 +204,7 @@ func (v *View) keep(cfg config.Config) {
 		delete(v.found, at) // of a source that it had once
 		v.renewed[at] = true
 		v.mu.Unlock()
-		from := FromDNS
-		if source.File != "" {
-			from = FromFile
-		}
+		from := originOf(source)
 		was, err := modelNamed(*base, at.Model)
 		if err != nil {
 			continue
@@ -258,7 +262,7 @@ func (v *View) refresh(ctx context.Context) {
 	v.rejected++
 	v.mu.Unlock()
 	v.log.Error("engines that came or went could not be taken into use", "err", err)
-	notify(v.again)
+	background.Notify(v.again)
 }
 
 // Engines returns every engine and where it is from, also of those that were removed if their source still has them.
@@ -311,13 +315,13 @@ func (v *View) settle() bool {
 	_, list, _ := all.merge(*v.base.Load())
 	for _, e := range list {
 		o := e.Override
-		if e.Removed || !o.Removed || v.inFlight(e.Name) > 0 && (o.Wait == nil || now.Sub(o.Time()) < *o.Wait) {
+		if e.Removed || !o.Removed || v.busy(e.Name) && (o.Wait == nil || now.Sub(o.Time()) < *o.Wait) {
 			continue
 		}
 		v.mu.Lock()
 		v.removed[e.Name] = o.At
 		v.mu.Unlock()
-		v.log.Info("engine is removed", "engine", e.Name, "list", e.String(), "in_flight", v.inFlight(e.Name))
+		v.log.Info("engine is removed", "engine", e.Name, "list", e.String(), "busy", v.busy(e.Name))
 		any = true
 	}
 	return any
@@ -327,12 +331,13 @@ func (v *View) settle() bool {
 type Stats struct {
 	DNS      map[List]discovery.DNSStats
 	Files    map[List]discovery.FileStats
+	Pods     map[List]kubernetes.Stats
 	Rejected uint64 // changes that could not be applied
 }
 
 // Stats returns how each source is doing.
 func (v *View) Stats() Stats {
-	s := Stats{DNS: map[List]discovery.DNSStats{}, Files: map[List]discovery.FileStats{}}
+	s := Stats{DNS: map[List]discovery.DNSStats{}, Files: map[List]discovery.FileStats{}, Pods: map[List]kubernetes.Stats{}}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for at, d := range v.dns {
@@ -340,6 +345,9 @@ func (v *View) Stats() Stats {
 	}
 	for at, f := range v.files {
 		s.Files[at] = f.Stats()
+	}
+	for at, p := range v.pods {
+		s.Pods[at] = p.Stats()
 	}
 	s.Rejected = v.rejected
 	return s

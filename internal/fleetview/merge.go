@@ -30,10 +30,11 @@ func (l List) Prefix() string {
 
 // Where an engine comes from.
 const (
-	FromStatic = "static" // the lists of the configuration file
-	FromDNS    = "dns"
-	FromFile   = "file"
-	FromAdmin  = "admin"
+	FromStatic     = "static" // the lists of the configuration file
+	FromDNS        = "dns"
+	FromFile       = "file"
+	FromKubernetes = "kubernetes"
+	FromAdmin      = "admin"
 )
 
 // Engine is one engine of the merged configuration.
@@ -48,7 +49,7 @@ type Engine struct {
 
 // found is what a source has for one list.
 type found struct {
-	from    string // FromDNS or FromFile
+	from    string // FromDNS, FromFile or FromKubernetes
 	engines []config.Engine
 	leaving map[string]bool // by name: these take no more requests, and are removed when those that they have have ended
 }

@@ -11,6 +11,7 @@ import (
 
 	"pdrouter/internal/configfile"
 	"pdrouter/internal/discovery"
+	"pdrouter/internal/discovery/kubernetes"
 	"pdrouter/router/config"
 )
 
@@ -59,6 +60,7 @@ func (v *View) watch(ctx context.Context, running map[List]*watcher) {
 		}
 		delete(v.dns, at)
 		delete(v.files, at)
+		delete(v.pods, at)
 		v.mu.Unlock()
 	}
 	for at, source := range want {
@@ -121,9 +123,12 @@ func (v *View) start(ctx context.Context, at List, from config.Source, m config.
 			return f.Run(ctx)
 		}
 	}
+	if from.Kubernetes.On() {
+		return v.startPods(ctx, at, from)
+	}
 	role := at.Prefix()
 	name, resolver := nameOf(from)
-	busy := func(a netip.AddrPort) bool { return v.inFlight(from.Engine(role, a).Name) > 0 }
+	busy := func(a netip.AddrPort) bool { return v.busy(from.Engine(role, a).Name) }
 	d := discovery.NewDNS(name, resolver, busy, func(members []discovery.Member) {
 		f := found{from: FromDNS, leaving: map[string]bool{}}
 		for _, member := range members {
@@ -157,4 +162,26 @@ func nameOf(from config.Source) (discovery.Name, *net.Resolver) {
 		return name, nil
 	}
 	return name, discovery.ServerAt(from.Server)
+}
+
+// startPods returns what watches pods until its context ends.
+func (v *View) startPods(ctx context.Context, at List, from config.Source) func(context.Context) error {
+	k := from.Kubernetes
+	w := kubernetes.New(kubernetes.Config{
+		Namespace: k.Namespace, Selector: k.Selector(at.Key), Pool: k.InferencePool, Ports: k.Ports, DefaultPort: config.DefaultPort,
+		RevisionLabel: k.Revision(), Kubeconfig: k.Kubeconfig,
+	}, func(endpoints []kubernetes.Endpoint) {
+		f := found{from: FromKubernetes, leaving: map[string]bool{}}
+		for _, p := range endpoints {
+			e := from.PodEngine(config.PodPort{Pod: p.Pod, At: p.At, Rank: p.Rank, Ranks: p.Ranks, Zone: p.Zone, Revision: p.Revision})
+			f.engines = append(f.engines, e)
+			f.leaving[e.Name] = p.Leaving
+		}
+		v.take(ctx, at, f)
+		v.looked(at)
+	}, v.log)
+	v.mu.Lock()
+	v.pods[at] = w
+	v.mu.Unlock()
+	return w.Run
 }

@@ -10,6 +10,7 @@ import (
 	"pdrouter/internal/fleetview"
 	"pdrouter/internal/overrides"
 	"pdrouter/internal/shared"
+	"pdrouter/internal/ui"
 )
 
 // currentAdmins asks whoever the current snapshot has for administrators.
@@ -26,11 +27,21 @@ func (p currentAdmins) Authorize(r *http.Request, scope string) (auth.Principal,
 
 // openEngines makes what knows of engines besides the file, and the routes of administrators who add and remove some.
 func (g *Gateway) openEngines(l *configfile.Loaded) {
-	g.overrides = shared.NewMap(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "engines", g.signer, g.log)
+	g.overrides = shared.NewMap(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "overrides", g.signer, g.log)
 	store := overrides.NewStore(g.overrides, g.redis == nil || g.signer != nil, g.log)
-	g.engines = fleetview.New(l.Config, store, g.router.InFlight, g.controller.engines, g.log)
+	g.engines = fleetview.New(l.Config, store, g.busy, g.controller.engines, g.log)
 	g.controller.merge = g.engines.Merge // also for a reload that comes before anything was found
 	g.controller.without = g.engines.LeaveOut
 	g.controller.subscribe(g.engines.Follow)
-	g.adminRoutes = adminapi.New(adminapi.Config{Auth: currentAdmins{g}, View: g.engines, Overrides: store, Stats: g.router.Stats, Requests: g.metrics.adminRequests, Log: g.log})
+	mux := http.NewServeMux()
+	mux.Handle("/admin/", adminapi.New(adminapi.Config{Auth: currentAdmins{g}, View: g.engines, Overrides: store, Stats: g.router.Stats, Requests: g.metrics.adminRequests, Log: g.log}))
+	more := g.lookRoutes()
+	g.diagnosisRoutes(more)
+	mux.Handle("/", tokenOnly(currentAdmins{g}, more, g.log))
+	g.adminRoutes = ui.Handler(mux)
+}
+
+// busy reports whether an engine that is to be removed is needed: by requests, or as it has conversations that are to be moved.
+func (g *Gateway) busy(engine string) bool {
+	return g.router.Busy(engine) || g.router.MovesLeft(engine) > 0
 }

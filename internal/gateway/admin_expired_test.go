@@ -22,7 +22,7 @@ func TestAdminTellsWhatExpired(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		board := redisdb.Config{}.WithDefaults().Prefix + ":engines"
+		board := redisdb.Config{}.WithDefaults().Prefix + ":overrides"
 		if got := server.Do("HSET", board, key, fmt.Sprintf("%d %s", now.Add(time.Hour).UnixMilli(), b)); got != "1" {
 			t.Fatal(got)
 		}

@@ -48,7 +48,7 @@ func TestAdminIsSigned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		board := redisdb.Config{}.WithDefaults().Prefix + ":engines"
+		board := redisdb.Config{}.WithDefaults().Prefix + ":overrides"
 		if err := db.HSet(t.Context(), board, rec.Engine, fmt.Sprintf("%d %s", ends, text)).Err(); err != nil {
 			t.Fatal(err)
 		}

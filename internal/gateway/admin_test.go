@@ -19,6 +19,8 @@ import (
 	"pdrouter/internal/adminapi"
 	"pdrouter/internal/dnstest"
 	"pdrouter/internal/gateway"
+	"pdrouter/internal/metadatatest"
+	"pdrouter/internal/redisdb"
 	"pdrouter/internal/redistest"
 )
 
@@ -275,6 +277,8 @@ func sharing(t *testing.T) (redis *redistest.Server, two *gateway.FakeServing, a
 // keep it while Redis is away.
 func TestAdminIsShared(t *testing.T) {
 	redis, two, another := sharing(t)
+	records := metadatatest.RedisOf(t, redisdb.Config{Address: redis.Address()}, nil, redisdb.Config{}.WithDefaults().Prefix)
+	metadatatest.Put(t, records, metadatatest.Record("prefill", 1, 1, 0), nil) // engines publish to the same Redis
 	a, b := another(), another()
 	a.until("it listens", a.lists("one"))
 	a.must("one is", "drain", "one")

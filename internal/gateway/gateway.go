@@ -25,6 +25,8 @@ import (
 	"pdrouter/internal/reload"
 	"pdrouter/internal/shared"
 	"pdrouter/internal/telemetry"
+	"pdrouter/internal/tracing"
+	"pdrouter/internal/ui"
 	"pdrouter/metadata"
 	"pdrouter/metadata/cache"
 	"pdrouter/metadata/redisstore"
@@ -48,6 +50,8 @@ func setLogs(to *telemetry.Logs, c configfile.Log) {
 // Gateway is everything that pdrouter serve runs, built and listening but not yet serving. What stands here lives as long
 // as it does; what a reload replaces is in current.
 type Gateway struct {
+	options Options
+	started time.Time
 	log     *slog.Logger
 	logs    *telemetry.Logs // what log goes by; nil: it does not change
 	metrics *metrics
@@ -58,11 +62,13 @@ type Gateway struct {
 	redis   redisdb.Client // nil if none is configured
 
 	limiter  *limits.Limiter
-	reclaims *reclaims // the agent among stock engines
+	tracing  *tracing.Exporter // nil: requests are not traced
+	reclaims *reclaims         // the agent among stock engines
 
 	signer    shared.Signer // of what gateways tell each other; nil: it is not signed
 	responses *shared.Cache // which engine holds which stored response
 	overrides *shared.Map   // what administrators want of engines
+	loads     *shared.Map   // what each gateway has at the engines; nil without Redis
 	records   *credentials  // the keys that check records
 
 	current      atomic.Pointer[snapshot]
@@ -87,7 +93,7 @@ func New(l *configfile.Loaded, log *slog.Logger, o Options) (_ *Gateway, err err
 	if o.Logs != nil {
 		setLogs(o.Logs, l.Log)
 	}
-	g := &Gateway{log: log, logs: o.Logs, clients: listener.New("listen.clients"), agents: listener.New("listen.agents"), operations: listener.New("listen.operations"),
+	g := &Gateway{options: o, started: time.Now(), log: log, logs: o.Logs, clients: listener.New("listen.clients"), agents: listener.New("listen.agents"), operations: listener.New("listen.operations"),
 		admins: listener.New("listen.admin")}
 	for _, d := range []*listener.Listener{g.clients, g.agents, g.operations, g.admins} {
 		d.Log = log
@@ -124,9 +130,16 @@ func New(l *configfile.Loaded, log *slog.Logger, o Options) (_ *Gateway, err err
 	g.metrics = newMetrics(o.Version, o.Commit)
 	g.metrics.knows = func(engine string) bool { return g.router.Knows(engine) }
 	g.limiter = limits.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, log)
-	g.parts = router.Parts{Records: g.cache, Observe: g.metrics.observe, Gone: g.metrics.forget, Refused: g.metrics.refused, Responses: g.responses, Log: log}
+	g.parts = router.Parts{Records: g.cache, Observe: g.metrics.observe, Moved: g.metrics.moved, Gone: g.metrics.forget, Refused: g.metrics.refused, Responses: g.responses, Stale: g.staleSources, Log: log}
+	if g.redis != nil {
+		g.loads = shared.NewMap(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "load", g.signer, log)
+		g.parts.Peers = g.loads
+	}
 	if records != nil && l.Auth.Records.KeyFile != "" {
 		g.parts.Tickets = records.Tickets()
+	}
+	if err = g.openTracing(l.Tracing, o.Version); err != nil {
+		return nil, err
 	}
 	g.parts.Stock = stockEngines{store: g.store, voucher: voucher}
 	g.reclaims = newReclaims(l, log)
@@ -187,11 +200,7 @@ func (g *Gateway) routes(l *configfile.Loaded, voucher metadata.Voucher) (err er
 	if err != nil {
 		return err
 	}
-	mux := http.NewServeMux()
-	mux.Handle("/", g.router.Operations())
-	mux.Handle("GET /metrics", g.metrics.registry.Handler())
-	mux.HandleFunc("POST /config/reload", g.reloadRoute)
-	guarded := administered(g.admin, g.router.Ready, mux, g.log)
+	guarded := ui.Handler(administered(g.admin, g.probe, g.lookRoutes(), g.log))
 	g.operationRoutes = loopbackHosts(g.admin, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/ready" {
 			g.asked.Store(true)
@@ -199,6 +208,15 @@ func (g *Gateway) routes(l *configfile.Loaded, voucher metadata.Voucher) (err er
 		guarded.ServeHTTP(w, r)
 	}), g.log)
 	return nil
+}
+
+// lookRoutes are the routes of listen.operations. listen.admin has them too, so that one page can look and change.
+func (g *Gateway) lookRoutes() *http.ServeMux {
+	mux := g.router.Operations() // one for all routes, so that another method than theirs is answered with 405
+	mux.Handle("GET /metrics", g.metrics.registry.Handler())
+	mux.HandleFunc("GET /status", g.statusRoute)
+	mux.HandleFunc("POST /config/reload", g.reloadRoute)
+	return mux
 }
 
 // Run serves until ctx ends or a listener fails. Readiness ends first; then, when whoever looks at it has had time to, the
@@ -234,6 +252,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 	part("reclaim", g.reclaims.run)
 	part("limits", g.limiter.Run)
 	part("responses", g.responses.Run)
+	if g.tracing != nil {
+		part("tracing", g.tracing.Run) // it ends with what the last requests have left to send
+	}
 	g.working = working
 	sections := append(g.current.Load().sections(), g.records)
 	for _, s := range sections {

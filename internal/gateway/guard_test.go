@@ -33,7 +33,15 @@ func TestOperationsAreForAdministrators(t *testing.T) {
 	var log strings.Builder
 	ready := true
 	inner := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("details")) })
-	h := administered(func() *auth.Admins { return admins }, func() bool { return ready }, inner, slog.New(slog.NewTextHandler(&log, nil)))
+	h := administered(func() *auth.Admins { return admins }, func(r *http.Request) int {
+		switch {
+		case r.URL.Path != "/ready" && r.URL.Path != "/may-stop":
+			return 0
+		case ready:
+			return 200
+		}
+		return 503
+	}, inner, slog.New(slog.NewTextHandler(&log, nil)))
 	look := token("pdrouter-admin", "read")
 	for _, c := range []struct {
 		name, path, token string
@@ -46,6 +54,9 @@ func TestOperationsAreForAdministrators(t *testing.T) {
 		{"not ready, a stranger", "/ready", "", false, 503, false},
 		{"ready, a bad token", "/ready", "x.y.z", true, 200, false},
 		{"ready, an administrator", "/ready", look, true, 200, true},
+		{"may stop, a stranger", "/may-stop?engine=prefill-0", "", true, 200, false},
+		{"may not stop, a stranger", "/may-stop?engine=prefill-0", "", false, 503, false},
+		{"may stop, an administrator", "/may-stop?engine=prefill-0", look, true, 200, true},
 		{"requests, a stranger", "/requests", "", true, 401, false},
 		{"requests, an administrator", "/requests", look, true, 200, true},
 		{"requests, without scope", "/requests", token("pdrouter-admin", "write"), true, 403, false},

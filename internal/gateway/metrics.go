@@ -11,7 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pdrouter/internal/telemetry"
+	"pdrouter/router/firsttoken"
+	"pdrouter/router/migration"
 	"pdrouter/router/report"
+	"pdrouter/router/trace"
 )
 
 // metrics turns each finished request into Prometheus series. Every label has few values: models, engines, routes and
@@ -19,23 +22,26 @@ import (
 type metrics struct {
 	registry *telemetry.Registry
 
-	requests       *prometheus.CounterVec   // model, route, outcome, status
-	decisions      *prometheus.CounterVec   // model, reason
-	shadow         *prometheus.CounterVec   // model, result
-	attempts       *prometheus.CounterVec   // model
-	pairs          *prometheus.CounterVec   // model, prefill, decode, outcome
-	phases         *prometheus.HistogramVec // model, phase
-	ttft           *prometheus.HistogramVec // model, role, engine
-	tokens         *prometheus.CounterVec   // model, kind
-	predicted      *prometheus.CounterVec   // model, by
-	counted        *prometheus.CounterVec   // model, by
-	mispredicted   *prometheus.CounterVec   // model, by
-	tokenIDs       *prometheus.CounterVec   // model, result
-	transferParams *prometheus.CounterVec   // model
-	continuations  *prometheus.CounterVec   // model, result
-	refusals       *prometheus.CounterVec   // status, reason
-	agentRefusals  *prometheus.CounterVec   // status, reason
-	adminRequests  *prometheus.CounterVec   // action, status
+	requests                   *prometheus.CounterVec   // model, route, outcome, status
+	decisions                  *prometheus.CounterVec   // model, reason
+	shadow                     *prometheus.CounterVec   // model, result
+	attempts                   *prometheus.CounterVec   // model
+	pairs                      *prometheus.CounterVec   // model, prefill, decode, outcome
+	phases                     *prometheus.HistogramVec // model, phase
+	ttft                       *prometheus.HistogramVec // model, role, engine
+	tokens                     *prometheus.CounterVec   // model, kind
+	predicted                  *prometheus.CounterVec   // model, by
+	counted                    *prometheus.CounterVec   // model, by
+	mispredicted               *prometheus.CounterVec   // model, by
+	tokenIDs, firstTokens      *prometheus.CounterVec   // model, result
+	transferParams             *prometheus.CounterVec   // model
+	continuations              *prometheus.CounterVec   // model, result
+	refusals                   *prometheus.CounterVec   // status, reason
+	agentRefusals              *prometheus.CounterVec   // status, reason
+	adminRequests              *prometheus.CounterVec   // action, status
+	migrations, migratedTokens *prometheus.CounterVec
+	migrationTimes             *prometheus.HistogramVec
+	migrationGains             *prometheus.CounterVec
 
 	models sync.Map // of *modelSeries, by name
 
@@ -103,7 +109,7 @@ func (m *metrics) forget(engine string) {
 type modelSeries struct {
 	attempts, prompt, cached, output prometheus.Counter
 	predictions                      [report.CachedByCount]predictionSeries
-	phases                           [len(phaseNames)]prometheus.Observer
+	phases                           [report.StageCount]prometheus.Observer // nil: few models have the stage
 }
 
 // predictionSeries compare what was predicted of cached tokens with what engines have counted.
@@ -119,8 +125,10 @@ func (m *metrics) of(model string) *modelSeries {
 	for by := report.CachedByEvents; by < report.CachedByCount; by++ {
 		of.predictions[by] = predictionSeries{m.predicted.WithLabelValues(model, by.String()), m.counted.WithLabelValues(model, by.String()), m.mispredicted.WithLabelValues(model, by.String())}
 	}
-	for i, phase := range phaseNames {
-		of.phases[i] = m.phases.WithLabelValues(model, phase)
+	for i := range report.StageCount {
+		if i != report.StageJoin {
+			of.phases[i] = m.phases.WithLabelValues(model, i.String())
+		}
 	}
 	s, _ := m.models.LoadOrStore(model, of)
 	return s.(*modelSeries)
@@ -145,11 +153,16 @@ func newMetrics(version, commit string) *metrics {
 		counted:        r.Counter("pdrouter_counted_cached_tokens_total"),
 		mispredicted:   r.Counter("pdrouter_mispredicted_cached_tokens_total"),
 		tokenIDs:       r.Counter("pdrouter_prompt_token_ids_total"),
+		firstTokens:    r.Counter("pdrouter_first_tokens_total"),
 		transferParams: r.Counter("pdrouter_client_transfer_params_total"),
 		continuations:  r.Counter("pdrouter_continuations_total"),
 		refusals:       r.Counter("pdrouter_refusals_total"),
 		agentRefusals:  r.Counter("pdrouter_agent_refusals_total"),
 		adminRequests:  r.Counter("pdrouter_admin_requests_total"),
+		migrations:     r.Counter("pdrouter_migrations_total"),
+		migratedTokens: r.Counter("pdrouter_migrated_tokens_total"),
+		migrationTimes: r.Histogram("pdrouter_migration_seconds"),
+		migrationGains: r.Counter("pdrouter_migration_gained_seconds_total"),
 	}
 	m.expectRefusals()
 	return m
@@ -170,14 +183,18 @@ func (m *metrics) observe(s report.Summary) {
 	if s.NotContinued != "" {
 		m.continuations.WithLabelValues(s.Model, s.NotContinued).Inc()
 	}
-	for i, took := range spent(s.Phases) {
+	for i, took := range s.Phases.Stages() {
 		if took >= 0 {
-			model.phases[i].Observe(took.Seconds())
+			of := model.phases[i]
+			if of == nil {
+				of = m.phases.WithLabelValues(s.Model, report.Stage(i).String())
+			}
+			observeTraced(of, took, s.TraceID)
 		}
 	}
 	if s.Phases.FirstToken > 0 {
 		for _, of := range labeled.ttft {
-			of.Observe(s.Phases.FirstToken.Seconds())
+			observeTraced(of, s.Phases.FirstToken, s.TraceID)
 		}
 	}
 	model.prompt.Add(float64(s.PromptTokens))
@@ -195,8 +212,45 @@ func (m *metrics) observe(s report.Summary) {
 	if s.TokenIDs != report.TokensNone {
 		m.tokenIDs.WithLabelValues(s.Model, s.TokenIDs.String()).Inc()
 	}
+	if s.FirstToken != firsttoken.None {
+		m.firstTokens.WithLabelValues(s.Model, s.FirstToken.String()).Inc()
+	}
 	if s.Removed {
 		m.transferParams.WithLabelValues(s.Model).Inc()
+	}
+}
+
+// observeTraced adds a time to a histogram, with the trace as its exemplar if the request has one.
+func observeTraced(to prometheus.Observer, took time.Duration, id *trace.ID) {
+	if of, ok := to.(prometheus.ExemplarObserver); ok && id != nil {
+		of.ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": id.String()})
+		return
+	}
+	to.Observe(took.Seconds())
+}
+
+// moved counts a conversation that was moved, or was not. It is safe for concurrent use.
+func (m *metrics) moved(e migration.Ended) {
+	m.migrations.WithLabelValues(e.Reason.String(), e.Result.String()).Inc()
+	if e.Result == migration.Moved {
+		m.migratedTokens.WithLabelValues(e.Reason.String()).Add(float64(e.Tokens))
+		m.migrationTimes.WithLabelValues(e.Reason.String()).Observe(e.Took.Seconds())
+	}
+	if e.Reason == migration.ForRoute {
+		m.gained(e)
+	}
+}
+
+// gained counts what a request gained or lost by its wait for a move. It gains what the move could have taken longer.
+func (m *metrics) gained(e migration.Ended) {
+	switch e.Result {
+	case migration.DryRun:
+		m.migrationGains.WithLabelValues("predicted").Add((e.Patience - e.Predicted).Seconds())
+	case migration.Moved:
+		m.migrationGains.WithLabelValues("predicted").Add((e.Patience - e.Predicted).Seconds())
+		m.migrationGains.WithLabelValues("measured").Add(max(0, e.Patience-e.Took).Seconds())
+	default:
+		m.migrationGains.WithLabelValues("lost").Add(min(e.Took, e.Patience).Seconds())
 	}
 }
 
@@ -208,21 +262,4 @@ func (m *metrics) refused(status int, reason string) {
 // refusedAgent counts a refused request to the metadata routes.
 func (m *metrics) refusedAgent(status int, reason string) {
 	m.agentRefusals.WithLabelValues(strconv.Itoa(status), reason).Inc()
-}
-
-// phaseNames are the parts of a request's life, in their order.
-var phaseNames = [...]string{"admit", "queue", "plan", "pair", "prefill", "transfer", "first_token", "stream"}
-
-// spent turns the times of a request, counted from its arrival, into the duration of each phase. A phase that was not reached has a
-// negative duration. A phase that overlaps the one before counts from the end of that one, and is at least 0.
-func spent(p report.Phases) [len(phaseNames)]time.Duration {
-	out := [...]time.Duration{p.Admit, p.Queue, p.Plan, p.Pair, p.Prefill, p.Transfer, p.FirstToken, p.Total}
-	last := time.Duration(0)
-	for i, at := range out {
-		if out[i] = -1; at > 0 {
-			out[i] = max(0, at-last)
-			last = max(last, at)
-		}
-	}
-	return out
 }

@@ -22,9 +22,16 @@ func (g *Gateway) collect(out *telemetry.Scrape) {
 	if inRedis, ok := g.store.(*redisstore.Store); ok {
 		out.Set("pdrouter_metadata_quarantined_total", float64(inRedis.Quarantined()))
 	}
-	collectShared(out, g.responses.Stats(), g.overrides.Refused())
+	refused := map[string]uint64{"engines": g.overrides.Refused(), "load": 0}
+	if g.loads != nil {
+		refused["load"] = g.loads.Refused()
+	}
+	collectShared(out, g.responses.Stats(), refused)
 	collectKeySets(out, g.keySets())
 	collectCredentials(out, g.credentialStats())
+	if g.tracing != nil {
+		collectTracing(out, g.tracing.Stats())
+	}
 	collectConfig(out, g.reloads.stats(), g.current.Load().l.Digest)
 }
 
@@ -65,6 +72,9 @@ func collectSources(out *telemetry.Scrape, engines []fleetview.Engine, stats fle
 	for at, s := range stats.Files {
 		one(at, s.Failures, s.Good, s.Bad)
 	}
+	for at, s := range stats.Pods {
+		one(at, s.Failures, s.Good, s.Stale)
+	}
 	out.Set("pdrouter_source_changes_failed_total", float64(stats.Rejected))
 }
 
@@ -83,7 +93,7 @@ func collectMetadata(out *telemetry.Scrape, s cache.Stats, w routes.WatchStats) 
 	out.Set("pdrouter_metadata_watch_syncs_total", float64(w.Slow), "slow_reader")
 }
 
-func collectShared(out *telemetry.Scrape, responses shared.CacheStats, refusedEngines uint64) {
+func collectShared(out *telemetry.Scrape, responses shared.CacheStats, refused map[string]uint64) {
 	out.Set("pdrouter_shared_responses", float64(responses.Known))
 	out.Set("pdrouter_shared_waiting", float64(responses.Waiting))
 	out.Set("pdrouter_shared_failures_total", float64(responses.Failures))
@@ -91,7 +101,9 @@ func collectShared(out *telemetry.Scrape, responses shared.CacheStats, refusedEn
 	out.Set("pdrouter_shared_late_total", float64(responses.Late))
 	out.SetBool("pdrouter_shared_behind", responses.Behind)
 	out.Set("pdrouter_shared_refused_total", float64(responses.Refused), "responses")
-	out.Set("pdrouter_shared_refused_total", float64(refusedEngines), "engines")
+	for what, n := range refused {
+		out.Set("pdrouter_shared_refused_total", float64(n), what)
+	}
 }
 
 func collectKeySets(out *telemetry.Scrape, sets []reload.IssuerSet) {

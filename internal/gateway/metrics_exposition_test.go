@@ -24,6 +24,7 @@ import (
 	"pdrouter/internal/reload"
 	"pdrouter/internal/shared"
 	"pdrouter/internal/telemetry"
+	"pdrouter/internal/tracing"
 	"pdrouter/metadata"
 	"pdrouter/metadata/cache"
 	"pdrouter/metadata/routes"
@@ -32,10 +33,15 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/admission"
 	"pdrouter/router/dispatch"
+	"pdrouter/router/firsttoken"
 	"pdrouter/router/fleet"
+	"pdrouter/router/handover"
 	"pdrouter/router/kvevents"
+	"pdrouter/router/migration"
+	"pdrouter/router/peers"
 	"pdrouter/router/reclaim"
 	"pdrouter/router/report"
+	"pdrouter/router/scaling"
 )
 
 // TestMetricsExposition: every metric of the table has a value, and the names, types and labels of all metrics are those of
@@ -100,17 +106,21 @@ func collected(t *testing.T, read func(*telemetry.Scrape)) string {
 func allMetrics(t *testing.T) *metrics {
 	t.Helper()
 	m := newMetrics("v1", "abcdef0")
-	m.observe(report.Summary{TokenIDs: report.TokensForwarded, Shadow: &report.Shadow{Result: "same"}, Model: "m", Route: "/v1/completions", Status: 200, Outcome: dispatch.Completed, Reason: "split", Prefill: "p",
+	m.observe(report.Summary{TokenIDs: report.TokensForwarded, FirstToken: firsttoken.Prefill, Shadow: &report.Shadow{Result: "same"}, Model: "m", Route: "/v1/completions", Status: 200, Outcome: dispatch.Completed, Reason: "split", Prefill: "p",
 		Decode: "d", Attempts: 1, Continued: 1, Removed: true, Phases: report.Phases{FirstToken: 1, Total: 1}})
+	m.moved(migration.Ended{Reason: migration.ForRoute, Result: migration.Moved, Tokens: 1, Took: time.Second})
 	m.refused(404, "unknown_model")
 	m.refusedAgent(403, "bad_signature")
 
 	yes := true
 	set := someKeySet(t)
 	stats := router.Stats{
-		Engines:    []router.EngineStats{{Name: "p", Events: &yes, Forecast: &fleet.EngineForecast{Wait: 1.5, Streams: 2, Prompts: .25}, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Ejections: map[string]uint64{"answers": 1}}},
+		Engines:    []router.EngineStats{{Name: "p", CacheTokens: 4096, HandOvers: &handover.EngineStats{}, Events: &yes, Forecast: &fleet.EngineForecast{Wait: 1.5, Streams: 2, Prompts: .25}, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Pins: true, Ejections: map[string]uint64{"answers": 1}}},
 		Pairs:      []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads"}},
+		HandOvers:  []handover.PairStats{{Prefill: "p", Decode: "d"}},
 		Prefixes:   &prefixes.Stats{},
+		Migration:  &migration.Stats{},
+		Peers:      &peers.Stats{Gateways: 1},
 		KVEvents:   []kvevents.Stats{{Engine: "p", Age: 1}},
 		Moved:      []report.Moved{{Prefill: "p", Decode: "d"}},
 		Queues:     []router.QueueStats{{Model: "m", Stats: admission.Stats{Denied: map[string]uint64{"queue_full": 1}}}},
@@ -118,6 +128,7 @@ func allMetrics(t *testing.T) *metrics {
 		Reclaimed:  []reclaim.Freed{{Ending: "not_taken", By: "restart"}},
 		PanicModes: []fleet.PanicMode{{Model: "m", Role: "decode"}},
 		Forecasts:  map[string]policies.Demand{"m": {Error: .125}},
+		Scalings:   []fleet.Scaling{{Model: "m", Roles: []fleet.RoleScaling{{Role: "decode", Load: scaling.Load{Ready: 1}, Wanted: 1}}}},
 		PairsOut:   []fleet.PairOut{{Prefill: "p", Decode: "d", State: "open"}},
 	}
 	adminapi.New(adminapi.Config{Requests: m.adminRequests})
@@ -130,10 +141,11 @@ func allMetrics(t *testing.T) *metrics {
 		})
 		collectMetadata(out, cache.Stats{Age: 1}, routes.WatchStats{})
 		out.Set("pdrouter_metadata_quarantined_total", 1)
-		collectShared(out, shared.CacheStats{}, 1)
+		collectShared(out, shared.CacheStats{}, map[string]uint64{"engines": 1, "load": 1})
 		collectKeySets(out, []reload.IssuerSet{{JWKS: set, Audience: "pdrouter", Issuer: "https://issuer.example"}})
 		collectCredentials(out, reload.Stats{})
 		collectConfig(out, reloadCount{}, "digest")
+		collectTracing(out, tracing.Stats{})
 	})
 	return m
 }

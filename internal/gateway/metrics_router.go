@@ -4,6 +4,8 @@ import (
 	"pdrouter/internal/telemetry"
 	metahandshake "pdrouter/metadata/handshake"
 	"pdrouter/router"
+	"pdrouter/router/fleet"
+	"pdrouter/router/handover"
 	"pdrouter/router/kvevents"
 )
 
@@ -25,6 +27,12 @@ func collectRouter(out *telemetry.Scrape, s router.Stats) {
 	collectKVEvents(out, s.KVEvents)
 	if len(s.KVEvents) > 0 {
 		out.Set("pdrouter_learned_token_ids_bytes", float64(s.TokenBytes))
+	}
+	if m := s.Migration; m != nil {
+		out.Set("pdrouter_migrations_running", float64(m.Running))
+		out.Set("pdrouter_migrations_waiting", float64(m.Waiting))
+		out.Set("pdrouter_conversations", float64(m.Conversations))
+		out.Set("pdrouter_conversation_bytes", float64(m.Bytes))
 	}
 	if p := s.Prefixes; p != nil {
 		out.Set("pdrouter_prefix_entries", float64(p.Links))
@@ -70,9 +78,35 @@ func collectQueues(out *telemetry.Scrape, s router.Stats) {
 	for model, d := range s.Forecasts {
 		out.Set("pdrouter_predicted_first_token_error_ratio", d.Error, model)
 	}
+	collectScaling(out, s.Scalings)
 	for _, r := range s.Retries {
 		out.Set("pdrouter_retries_total", float64(r.Made), r.Model, "made")
 		out.Set("pdrouter_retries_total", float64(r.Refused), r.Model, "refused")
+	}
+}
+
+// collectScaling reports what autoscalers go by.
+func collectScaling(out *telemetry.Scrape, models []fleet.Scaling) {
+	for _, m := range models {
+		for _, r := range m.Roles {
+			if ratio, known := r.Saturation(); known {
+				out.Set("pdrouter_scaling_saturation_ratio", ratio, m.Model, r.Role)
+				out.Set("pdrouter_scaling_backlog_seconds", r.Backlog, m.Model, r.Role)
+			}
+			if r.Observed >= 0 {
+				out.Set("pdrouter_scaling_observation_age_seconds", r.Observed, m.Model, r.Role)
+			}
+			out.Set("pdrouter_scaling_desired_replicas", float64(r.Wanted), m.Model, r.Role)
+			for state, n := range map[string]int{"ready": r.Ready, "starting": r.Starting, "out": r.Out} {
+				out.Set("pdrouter_scaling_replicas", float64(n), m.Model, r.Role, state)
+			}
+		}
+		if m.TTFT >= 0 {
+			out.Set("pdrouter_ttft_objective_ratio", m.TTFT, m.Model)
+		}
+		if m.ITL >= 0 {
+			out.Set("pdrouter_itl_objective_ratio", m.ITL, m.Model)
+		}
 	}
 }
 
@@ -82,6 +116,12 @@ func collectEngines(out *telemetry.Scrape, s router.Stats) {
 		out.Set("pdrouter_engine_state", 1, e.Name, e.State)
 		out.Set("pdrouter_engine_share", e.Share, e.Name)
 		out.Set("pdrouter_engine_requests_in_flight", float64(e.InFlight), e.Name)
+		if e.CacheTokens > 0 {
+			out.Set("pdrouter_engine_prefix_cache_tokens", float64(e.CacheTokens), e.Name)
+		}
+		if s.Peers != nil {
+			out.Set("pdrouter_engine_requests_elsewhere", float64(e.Others), e.Name)
+		}
 		if f := e.Forecast; f != nil {
 			out.Set("pdrouter_engine_wait_seconds", f.Wait, e.Name)
 			out.Set("pdrouter_engine_streams", float64(f.Streams), e.Name)
@@ -90,15 +130,29 @@ func collectEngines(out *telemetry.Scrape, s router.Stats) {
 		if e.Events != nil {
 			out.SetBool("pdrouter_engine_events", *e.Events, e.Name)
 		}
+		if h := e.HandOvers; h != nil {
+			out.SetBool("pdrouter_engine_recomputing", h.Recomputing, e.Name)
+			for by, n := range h.Prompts {
+				out.Set("pdrouter_recomputed_prompts_total", float64(n), e.Name, handover.By(by).String())
+			}
+		}
 		for reason, n := range e.Ejections {
 			out.Set("pdrouter_engine_ejections_total", float64(n), e.Name, reason)
 		}
 		for why, n := range e.Leaked {
 			out.Set("pdrouter_leaked_kv_blocks", float64(n), e.Name, why)
 		}
+		if e.Pins {
+			out.Set("pdrouter_engine_pins_kv", 1, e.Name)
+		}
 		if e.MaybeLeaked > 0 {
 			out.Set("pdrouter_unresolved_kv_blocks", float64(e.MaybeLeaked), e.Name)
 		}
+	}
+	if s.Peers != nil {
+		out.Set("pdrouter_peers", float64(s.Peers.Gateways))
+		out.Set("pdrouter_peers_failures_total", float64(s.Peers.Failures))
+		out.SetBool("pdrouter_peers_behind", s.Peers.Behind)
 	}
 	for _, p := range s.PanicModes {
 		out.Set("pdrouter_panic_mode", 1, p.Model, p.Role)
@@ -121,6 +175,10 @@ func collectPairs(out *telemetry.Scrape, s router.Stats) {
 	for _, p := range s.PairsOut {
 		out.Set("pdrouter_pair_state", 1, p.Prefill, p.Decode, p.State)
 		out.Set("pdrouter_pair_ejections_total", float64(p.Opened), p.Prefill, p.Decode)
+	}
+	for _, p := range s.HandOvers {
+		out.SetBool("pdrouter_pair_slow", p.Slow, p.Prefill, p.Decode)
+		out.Set("pdrouter_pair_hand_over_seconds", p.Seconds, p.Prefill, p.Decode)
 	}
 	for _, p := range s.Moved {
 		out.Set("pdrouter_kv_blocks_total", float64(p.Blocks), p.Prefill, p.Decode)

@@ -9,6 +9,8 @@ import (
 	"pdrouter/router/config"
 	"pdrouter/router/dispatch"
 	"pdrouter/router/edge"
+	"pdrouter/router/firsttoken"
+	"pdrouter/router/migration"
 	"pdrouter/router/reason"
 	"pdrouter/router/report"
 )
@@ -23,6 +25,7 @@ func (m *metrics) expect(models []config.Model) {
 			m.continuations.WithLabelValues(model.Name, result)
 		}
 		m.tokenIDs.WithLabelValues(model.Name, report.TokensForwarded.String())
+		m.firstTokens.WithLabelValues(model.Name, firsttoken.Prefill.String())
 		for _, why := range []policies.Reason{policies.Split, policies.ShortPrompt, policies.NoPrefill, policies.NoPair, policies.Aggregated} {
 			m.decisions.WithLabelValues(model.Name, string(why))
 		}
@@ -34,6 +37,20 @@ func (m *metrics) expect(models []config.Model) {
 				m.requests.WithLabelValues(model.Name, route, how.outcome.String(), strconv.Itoa(how.status))
 			}
 		}
+	}
+}
+
+// expectMigrations makes the series of moves exist at 0.
+func (m *metrics) expectMigrations() {
+	for r := range migration.Reasons {
+		for result := range migration.Results {
+			m.migrations.WithLabelValues(r.String(), result.String())
+		}
+		m.migratedTokens.WithLabelValues(r.String())
+		m.migrationTimes.WithLabelValues(r.String())
+	}
+	for _, kind := range []string{"predicted", "measured", "lost"} {
+		m.migrationGains.WithLabelValues(kind)
 	}
 }
 

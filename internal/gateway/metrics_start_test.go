@@ -36,6 +36,7 @@ models:
 policy: {default: {decode: prefix}}
 metadata: {store: redis, redis: {address: %q}}
 auth: {agents: {issuers: [{issuer: "https://here.example", jwks: {url: set.json}}]}}
+tracing: {endpoint: "http://127.0.0.1:1"}
 `, engine.URL, redistest.Start(t).Address())
 	c.Write(text)
 	c = ServeFile(t, c.Path)

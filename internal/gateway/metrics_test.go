@@ -13,7 +13,7 @@ import (
 	"pdrouter/router/report"
 )
 
-func TestSpentLeavesOutWhatWasNotReached(t *testing.T) {
+func TestStagesLeaveOutWhatWasNotReached(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	for _, tt := range []struct {
 		name   string
@@ -42,9 +42,9 @@ type phase struct {
 
 // reached are the phases that were reached.
 func reached(p report.Phases) (out []phase) {
-	for i, took := range spent(p) {
+	for i, took := range p.Stages() {
 		if took >= 0 {
-			out = append(out, phase{phaseNames[i], took})
+			out = append(out, phase{report.Stage(i).String(), took})
 		}
 	}
 	return out

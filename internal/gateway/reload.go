@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -24,6 +23,7 @@ type reloadCount struct {
 	Applied, Refused uint64
 	At               time.Time // when the one in use was taken into use
 	Behind           bool      // the last one was refused
+	Mistakes         []string  // why it was
 }
 
 func (c *reloadCounts) stats() reloadCount {
@@ -41,8 +41,9 @@ func (c *reloadCounts) began(at time.Time) {
 func (c *reloadCounts) ended(at time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.now.Behind = err != nil; err != nil {
+	if c.now.Behind, c.now.Mistakes = err != nil, nil; err != nil {
 		c.now.Refused++
+		c.now.Mistakes = mistakes(err)
 		return
 	}
 	c.now.Applied++
@@ -115,7 +116,5 @@ func (g *Gateway) reloadRoute(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		answer, status = map[string][]string{"mistakes": mistakes(err)}, http.StatusBadRequest
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(answer) // it may have left
+	writeJSON(w, status, answer)
 }

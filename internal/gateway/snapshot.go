@@ -170,6 +170,9 @@ func (g *Gateway) settle(snap, old *snapshot) {
 	}
 	g.current.Store(snap)
 	g.metrics.expect(snap.l.Models)
+	if snap.l.Migration.On() {
+		g.metrics.expectMigrations()
+	}
 	for d, secure := range snap.secure {
 		d.Secure.Store(secure)
 	}

@@ -27,7 +27,7 @@ func stockGateway(t *testing.T, p, d *stocktest.Engine, more string) *Gateway {
 func newStockGateway(t *testing.T, p, d *stocktest.Engine, more string) *Gateway {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "gateway.yaml")
-	text := fmt.Sprintf("listen: {clients: 127.0.0.1:0, operations: 127.0.0.1:0}\ntimeouts: {side_channel: 50ms, health: 20ms}\n"+
+	text := fmt.Sprintf("listen: {clients: 127.0.0.1:0, operations: 127.0.0.1:0}\ntimeouts: {side_channel: 50ms, health: 20ms}\npolicy: {default: {policy: roles}}\n"+
 		"models:\n  - name: tiny\n    connector: vllm-nixl-push\n    prefill: [{name: prefill-0, url: %q}]\n    decode: [{name: decode-0, url: %q, side_channel: %q}]\n%s",
 		p.URL, d.URL, d.Side, more)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

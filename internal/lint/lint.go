@@ -14,19 +14,19 @@ type Package struct {
 func Packages() map[string]Package {
 	return map[string]Package{
 		"cmd/pdrouter": {
-			Ours:    []string{"auth", "auth/keys", "auth/rotate", "bench", "bench/fake", "bench/harness", "bench/load", "bench/sim", "bench/simulate", "bench/suites/plane", "internal/adminapi", "internal/configfile", "internal/demo", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/overrides", "internal/refengine/process", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "metadata", "policies", "router/config", "router/fleet"},
-			Outside: []string{"go.yaml.in/yaml/v3", "github.com/spf13/cobra", "github.com/spf13/pflag"}, // cobra: the command line
+			Ours:    []string{"auth", "auth/keys", "auth/rotate", "bench", "bench/fake", "bench/harness", "bench/load", "bench/sim", "bench/simulate", "bench/suites/plane", "internal/adminapi", "internal/configfile", "internal/demo", "internal/exercise", "internal/field", "internal/gateway", "internal/gcpace", "internal/inspect", "internal/kubesecrets", "internal/overrides", "internal/refengine/process", "internal/reload", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "metadata", "policies", "router/config", "router/dispatch", "router/exchange", "router/fleet", "router/report"},
+			Outside: []string{"go.yaml.in/yaml/v3", "github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term"}, // cobra: the command line; term: top
 		},
 		// What pdrouter serve runs: it imports every part of the gateway.
 		"internal/gateway": {
-			Ours:    []string{"auth", "internal/adminapi", "internal/configfile", "internal/field", "internal/fleetview", "internal/limits", "internal/listener", "internal/overrides", "internal/redisdb", "internal/refusal", "internal/reload", "internal/shared", "internal/telemetry", "internal/yamlfile", "kvplane/nixl", "kvplane/reclaim", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "metadata/vllm", "policies", "router", "router/config", "router/fleet", "router/dispatch", "router/edge", "router/fleet", "router/kvevents", "router/reason", "router/reclaim", "router/report"},
+			Ours:    []string{"auth", "internal/adminapi", "internal/configfile", "internal/field", "internal/fleetview", "internal/limits", "internal/listener", "internal/overrides", "internal/redisdb", "internal/refusal", "internal/reload", "internal/shared", "internal/telemetry", "internal/tracing", "internal/ui", "internal/yamlfile", "kvplane/nixl", "kvplane/reclaim", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "metadata/vllm", "policies", "router", "router/config", "router/fleet", "router/dispatch", "router/edge", "router/firsttoken", "router/fleet", "router/handover", "router/kvevents", "router/migration", "router/reason", "router/reclaim", "router/report", "router/trace"},
 			Outside: []string{"github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours: []string{"internal/background", "internal/disconnect", "metadata", "metadata/handshake", "policies", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/edge", "router/exchange", "router/fanout", "router/fleet", "router/fleet/health", "router/handshake", "router/kvevents", "router/kvtransfer", "router/leg", "router/monitor", "router/openai", "router/reclaim", "router/report", "router/stored", "router/tokens", "router/upstream"},
+			Ours: []string{"internal/background", "internal/disconnect", "metadata", "metadata/handshake", "policies", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/edge", "router/exchange", "router/fanout", "router/fleet", "router/fleet/health", "router/handover", "router/handshake", "router/kvevents", "router/kvtransfer", "router/leg", "router/migration", "router/monitor", "router/openai", "router/peers", "router/reclaim", "router/report", "router/stored", "router/tokens", "router/trace", "router/upstream"},
 		},
 		"router/edge": {
-			Ours:    []string{"auth", "internal/disconnect", "internal/httpsyntax", "internal/nonblock", "router/admission", "router/config", "router/exchange", "router/fanout", "router/fleet", "router/leg", "router/openai", "router/reason", "router/stored"},
+			Ours:    []string{"auth", "internal/disconnect", "internal/httpsyntax", "internal/nonblock", "router/admission", "router/config", "router/exchange", "router/fanout", "router/fleet", "router/leg", "router/openai", "router/reason", "router/stored", "router/trace"},
 			Outside: []string{"github.com/gofiber/fiber/v2", "github.com/valyala/fasthttp"},
 		},
 		// What each engine protocol's legs carry and how they end. It knows no configuration: that asks it for traits.
@@ -34,21 +34,25 @@ func Packages() map[string]Package {
 		// What an operator can set. It asks connectors which keys their engines have.
 		"router/config": {Ours: []string{"internal/field", "internal/yamlfile", "metadata", "router/connector", "router/dispatch"}},
 		// What became of finished requests. kvplane/control: what its event streams say of transfers.
-		"router/report": {Ours: []string{"kvplane/control", "metadata", "router/dispatch", "router/openai"}},
+		"router/report": {Ours: []string{"kvplane/control", "metadata", "router/dispatch", "router/firsttoken", "router/openai", "router/trace"}},
 		// Engines, models, pairs, and the selection among them.
-		"router/relay":      {Ours: []string{"internal/gather", "router/leg", "router/openai", "router/openai/answer", "router/openai/sse", "router/reason"}},
-		"router/reclaim":    {Ours: []string{"internal/background", "metadata", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/leg", "router/monitor", "router/openai", "router/openai/jsonscan", "router/upstream"}},
-		"router/handshake":  {Ours: []string{"internal/background", "metadata", "metadata/handshake", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/reason", "router/reclaim", "router/upstream"}},
+		"router/relay":     {Ours: []string{"internal/gather", "router/firsttoken", "router/leg", "router/openai", "router/openai/answer", "router/openai/sse", "router/reason"}},
+		"router/reclaim":   {Ours: []string{"internal/background", "metadata", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/leg", "router/monitor", "router/openai", "router/openai/jsonscan", "router/upstream"}},
+		"router/handshake": {Ours: []string{"internal/background", "metadata", "metadata/handshake", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/reason", "router/reclaim", "router/upstream"}},
+		// Conversations' KV moved from an engine to another before it is needed there.
+		"router/migration":  {Ours: []string{"internal/background", "policies", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/kvtransfer", "router/leg", "router/openai", "router/openai/jsonscan", "router/reason", "router/reclaim", "router/tokens", "router/upstream"}},
 		"router/kvtransfer": {Ours: []string{"internal/background", "kvplane/control", "kvplane/ticket", "kvplane/transfer", "router/config", "router/connector", "router/fleet", "router/reason"}},
+		"router/firsttoken": {Ours: []string{"router/connector", "router/openai"}},       // whether a client may get prefill's token; pure
 		"router/tokens":     {Ours: []string{"router/openai", "router/openai/jsonscan"}}, // token ids of prompts, by their messages
 		"router/stored":     {Ours: []string{"internal/background", "internal/httpsyntax", "router/config", "router/connector", "router/fleet", "router/leg", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/upstream"}},
-		"router/exchange":   {Ours: []string{"internal/background", "internal/disconnect", "internal/gather", "metadata", "policies", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/openai/answer", "router/reason", "router/reclaim", "router/relay", "router/report", "router/stored", "router/tokens", "router/upstream"}},
-		"router/fanout":     {Ours: []string{"internal/disconnect", "policies", "router/dispatch", "router/exchange", "router/fleet", "router/leg", "router/openai", "router/openai/choices", "router/openai/sse", "router/reason", "router/relay", "router/report"}},
+		"router/exchange":   {Ours: []string{"internal/background", "internal/disconnect", "internal/gather", "metadata", "policies", "router/config", "router/connector", "router/dispatch", "router/firsttoken", "router/fleet", "router/fleet/health", "router/handover", "router/kvtransfer", "router/kvwatch", "router/leg", "router/migration", "router/monitor", "router/openai", "router/openai/answer", "router/openai/sse", "router/reason", "router/reclaim", "router/relay", "router/report", "router/stored", "router/tokens", "router/trace", "router/upstream"}},
+		"router/fanout":     {Ours: []string{"internal/disconnect", "policies", "router/dispatch", "router/exchange", "router/fleet", "router/leg", "router/openai", "router/openai/choices", "router/openai/sse", "router/reason", "router/relay", "router/report", "router/trace"}},
 		"router/kvwatch":    {Ours: []string{"router/connector", "router/fleet", "router/leg", "router/monitor", "router/reason"}},
-		"router/leg":        {Ours: []string{"internal/gather", "internal/httpsyntax", "policies/forecast", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason", "router/upstream"}},
-		"router/fleet":      {Ours: []string{"internal/background", "metadata", "metadata/handshake", "policies", "policies/forecast", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/tokens", "router/upstream"}},
+		"router/leg":        {Ours: []string{"internal/gather", "internal/httpsyntax", "policies/forecast", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason", "router/trace", "router/upstream"}},
+		"router/fleet":      {Ours: []string{"internal/background", "metadata", "metadata/handshake", "policies", "policies/forecast", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/connector", "router/dispatch", "router/fleet/health", "router/openai", "router/scaling", "router/tokens", "router/upstream"}},
 		// What engines publish of their KV caches, into the index of blocks.
 		"router/kvevents": {Ours: []string{"internal/background", "internal/zmtp", "policies/blocks", "router/config", "router/fleet", "router/kvevents/batch", "router/kvevents/stream"}},
+		"router/peers":    {Ours: []string{"policies/forecast", "router/fleet"}}, // what gateways tell each other of their load
 		// Active checks of engines. kvplane/control: the client of their event streams.
 		"router/monitor": {Ours: []string{"internal/background", "kvplane/control", "metadata", "router/config", "router/connector", "router/fleet", "router/report", "router/upstream"}},
 		// Bodies, answers and errors of each API format. gather: a body's long stretches are not copied.
@@ -56,14 +60,16 @@ func Packages() map[string]Package {
 		"router/openai":          {Ours: []string{"internal/gather", "internal/httpsyntax", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason"}},
 		"router/openai/choices":  {Ours: []string{"router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse"}}, // merges answers
 		"router/openai/jsonscan": {},                                                                                                       // a leaf: reads JSON, knows no document
-		"router/reason":          {},                                                                                                       // a leaf: why a request was refused or failed
-		"router/upstream":        {Ours: []string{"internal/gather", "internal/httpsyntax", "internal/nonblock"}},                          // the HTTP client towards engines
-		"router/dispatch":        {Ours: []string{"router/reason"}},                                                                        // the life of a request, pure
-		"router/admission":       {Ours: []string{"router/reason"}},                                                                        // the queue in front of a model, its retry budget
-		"router/fleet/health":    {},                                                                                                       // a leaf: pure values that take the time
-		"router/kvevents/batch":  {},                                                                                                       // a leaf: reads what engines publish of their KV caches
-		"router/kvevents/stream": {},                                                                                                       // a leaf: losses, restarts and replays of that stream, pure
-		"router/openai/sse":      {},                                                                                                       // a leaf: cuts a stream into events, knows no event
+		// Trace contexts, and the record of a sampled request: what the request path knows of traces.
+		"router/trace":           {Ours: []string{"internal/httpsyntax"}},
+		"router/reason":          {},                                                                              // a leaf: why a request was refused or failed
+		"router/upstream":        {Ours: []string{"internal/gather", "internal/httpsyntax", "internal/nonblock"}}, // the HTTP client towards engines
+		"router/dispatch":        {Ours: []string{"router/reason"}},                                               // the life of a request, pure
+		"router/admission":       {Ours: []string{"router/reason"}},                                               // the queue in front of a model, its retry budget
+		"router/fleet/health":    {},                                                                              // a leaf: pure values that take the time
+		"router/kvevents/batch":  {},                                                                              // a leaf: reads what engines publish of their KV caches
+		"router/kvevents/stream": {},                                                                              // a leaf: losses, restarts and replays of that stream, pure
+		"router/openai/sse":      {},                                                                              // a leaf: cuts a stream into events, knows no event
 		// What agents say to each other, and why it is believed; wiretest is for tests.
 		"kvplane/wire":          {Ours: []string{"kvplane", "kvplane/internal/varint", "kvplane/plan", "kvplane/transfer", "kvplane/transport", "metadata"}},
 		"kvplane/wire/wiretest": {Ours: []string{"kvplane/transport", "kvplane/wire", "metadata"}},
@@ -107,17 +113,21 @@ func Packages() map[string]Package {
 		// What gateways tell each other through Redis, and engines that come and go.
 		"internal/shared": {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		// Every engine of a gateway, wherever it comes from.
-		"internal/fleetview": {Ours: []string{"internal/configfile", "internal/discovery", "internal/field", "internal/overrides", "router/config"}},
+		"internal/fleetview": {Ours: []string{"internal/background", "internal/configfile", "internal/discovery", "internal/discovery/kubernetes", "internal/field", "internal/overrides", "router/config"}},
 		// The routes of administrators and their client. router: what its engines are doing.
 		"internal/adminapi": {
 			Ours:    []string{"auth", "internal/configfile", "internal/fleetview", "internal/overrides", "internal/refusal", "internal/yamlfile", "metadata", "router", "router/config", "router/fleet"},
 			Outside: []string{"github.com/prometheus/client_golang"},
 		},
-		"internal/overrides": {Ours: []string{"metadata", "router/config"}}, // what administrators want of engines
-		"internal/dnstest":   {},                                            // a DNS server for tests
+		// Secrets of a gateway in Kubernetes, which a command makes.
+		"internal/kubesecrets": {Ours: []string{"auth", "auth/keys", "internal/discovery/kubernetes"}, Outside: []string{"k8s.io/apimachinery", "k8s.io/client-go"}},
+		"internal/overrides":   {Ours: []string{"metadata", "router/config"}}, // what administrators want of engines
+		"internal/dnstest":     {},                                            // a DNS server for tests
 		// What engines say of themselves, before there is traffic.
 		// pdrouter demo, whose processes are this binary's. router: what its reports are called.
-		"internal/demo":      {Ours: []string{"auth", "auth/keys", "internal/proc", "router", "router/report"}, Outside: []string{"github.com/spf13/cobra"}},
+		"internal/demo": {Ours: []string{"auth", "auth/keys", "internal/proc", "router", "router/report"}, Outside: []string{"github.com/spf13/cobra"}},
+		// pdrouter exercise: a gateway and reference engines in one process.
+		"internal/exercise":  {Ours: []string{"internal/configfile", "internal/gateway", "internal/proc", "internal/refengine", "internal/telemetry"}, Outside: []string{"github.com/spf13/cobra"}},
 		"internal/stocktest": {Outside: []string{"github.com/go-zeromq/zmq4", "github.com/vmihailenco/msgpack/v5"}}, // a stock engine for tests
 		"internal/listener":  {Ours: []string{"internal/field"}, Outside: []string{"golang.org/x/sys"}},             // listeners whose address may change while they serve
 		// The file of pdrouter serve.
@@ -130,7 +140,9 @@ func Packages() map[string]Package {
 		"internal/proc":      {},                            // a leaf: processes of this binary
 		"internal/inspect":   {Ours: []string{"internal/configfile", "metadata", "metadata/vllm", "router/config", "router/connector"}},
 		"internal/discovery": {Ours: []string{"internal/yamlfile"}},
-		"kvplane/reclaim":    {Ours: []string{"kvplane/nixl", "metadata"}}, // an agent of the gateway's own
+		// Pods of Kubernetes. klog, logr: client-go's own log is turned off.
+		"internal/discovery/kubernetes": {Outside: []string{"github.com/go-logr/logr", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog/v2"}},
+		"kvplane/reclaim":               {Ours: []string{"kvplane/nixl", "metadata"}}, // an agent of the gateway's own
 		// A leaf: what a record is, what a store is, which engines fit.
 		"metadata":        {Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
 		"metadata/cache":  {Ours: []string{"internal/background", "internal/field", "metadata"}},                                                                             // a gateway's local copy of a store
@@ -160,6 +172,17 @@ func Packages() map[string]Package {
 		"auth/internal/keytest":  {Ours: []string{"auth/keys"}}, // both are for tests alone
 		"auth/internal/authtest": {Ours: []string{"auth", "auth/keys"}},
 		"internal/limits":        {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
+		// Exports the traces of requests. The only package that links OpenTelemetry.
+		"internal/tracing": {
+			Ours:    []string{"router/trace"},
+			Outside: []string{"go.opentelemetry.io/otel", "go.opentelemetry.io/proto/otlp"},
+		},
+		// For tests alone: a collector.
+		"internal/otlptest": {
+			Outside: []string{"go.opentelemetry.io/proto/otlp", "google.golang.org/grpc", "google.golang.org/protobuf"},
+		},
+		"router/scaling":  {}, // a leaf: how full engines are, how many are wanted
+		"router/handover": {}, // a leaf: hand-overs that are slow, and engines that compute what they should receive
 		// One strict reader words the mistakes of every YAML file alike.
 		"policies":                 {Ours: []string{"internal/field", "internal/yamlfile"}},
 		"policies/prefixes":        {},                           // what engines are thought to have: the state that policies itself has none of
@@ -174,10 +197,10 @@ func Packages() map[string]Package {
 		"bench/load":               {Ours: []string{"bench/fake"}, Outside: []string{"github.com/valyala/fasthttp"}},                                                                                                                                                                                                                                   // closed and open loops, traces; it knows what fakes answer
 		// The page of docs/measurements. plot: axes, bars and text of its charts as SVG; a command of its own, so that pdrouter does not link it.
 		"bench/page":             {Ours: []string{"bench", "bench/harness", "bench/report"}, Outside: []string{"gonum.org/v1/plot"}},
-		"bench/report":           {},                                                                                                                // a leaf: rows, goals, tables
-		"bench/sim":              {Ours: []string{"bench/fake", "bench/load"}, Outside: []string{"github.com/valyala/fasthttp"}},                    // modelled engines
-		"bench/suites/fair":      {Ours: []string{"bench/harness", "bench/load", "bench/report", "bench/sim", "router/admission", "router/reason"}}, // router/admission: the queue without a gateway
-		"bench/simulate":         {Ours: []string{"bench/load", "bench/sim", "policies", "policies/forecast", "policies/prefixes"}},                 // policies: replays without sockets
+		"bench/report":           {},                                                                                                                                     // a leaf: rows, goals, tables
+		"bench/sim":              {Ours: []string{"bench/fake", "bench/load"}, Outside: []string{"github.com/valyala/fasthttp"}},                                         // modelled engines
+		"bench/suites/fair":      {Ours: []string{"bench/harness", "bench/load", "bench/report", "bench/sim", "router/admission", "router/reason"}},                      // router/admission: the queue without a gateway
+		"bench/simulate":         {Ours: []string{"bench/load", "bench/sim", "policies", "policies/forecast", "policies/prefixes", "router/admission", "router/reason"}}, // policies, admission: replays without sockets
 		"bench/suites/fault":     {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report"}},
 		"bench/suites/handover":  {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report", "bench/sim", "bench/suites/pair", "bench/suites/plane", "kvplane", "metadata/client"}, Outside: []string{"github.com/valyala/fasthttp"}},
 		"bench/suites/idle":      {Ours: []string{"bench/fake", "bench/harness", "bench/load", "bench/report"}, Outside: []string{"github.com/valyala/fasthttp"}},
@@ -211,7 +234,10 @@ func Packages() map[string]Package {
 		"internal/zmtp":      {}, // a leaf: one connection of ZeroMQ's protocol
 		"internal/e2e":       {},
 		"internal/faults":    {},
-		"internal/lint":      {},
+		"internal/ui":        {}, // a leaf: the page at /ui
+		// What is written into deploy from the table of metrics.
+		"internal/dashboards": {Ours: []string{"internal/telemetry"}, Outside: []string{"go.yaml.in/yaml/v3"}},
+		"internal/lint":       {},
 	}
 }
 
@@ -219,5 +245,7 @@ func Packages() map[string]Package {
 func Unlinked() map[string][]string {
 	// What gateways share, and what they serve, is not the engines' concern. The gateway draws nothing.
 	gateways := []string{"github.com/redis/go-redis", "pdrouter/metadata/redisstore", "pdrouter/metadata/cache", "pdrouter/metadata/routes"}
-	return map[string][]string{"cmd/pdrouter": {"gonum.org"}, "internal/refengine": gateways, "kvplane/embed": gateways, "kvplane/capi": gateways, "metadata": gateways}
+	// The request path knows neither Kubernetes nor an exporter of traces.
+	outside := []string{"k8s.io", "sigs.k8s.io", "go.opentelemetry.io", "google.golang.org/grpc"}
+	return map[string][]string{"cmd/pdrouter": {"gonum.org"}, "router": outside, "internal/refengine": gateways, "kvplane/embed": gateways, "kvplane/capi": gateways, "metadata": gateways}
 }

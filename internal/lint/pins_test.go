@@ -49,8 +49,8 @@ func TestImagesArePinned(t *testing.T) {
 			stages[f[3]] = true
 		}
 	})
-	lines(t, "configs/kubernetes/*.yaml", func(at, line string) {
-		if image, ok := strings.CutPrefix(line, "image:"); ok {
+	lines(t, "deploy/helm/pdrouter/values.yaml", func(at, line string) {
+		if image, ok := strings.CutPrefix(line, "image:"); ok && image != "" {
 			check(at, line, strings.Fields(image)[0])
 		}
 	})
@@ -115,15 +115,15 @@ func TestPinImages(t *testing.T) {
 	put("internal/deps/pin-images.sh", 0o755, string(script))
 	put("bin/crane", 0o755, "#!/bin/sh\n[ \"$1\" = digest ] && echo sha256:"+strings.Repeat("b", 64)+"\n")
 	put("Dockerfile", 0o644, "FROM golang:1.26"+digest("a")+" AS build\nRUN echo golang:1.26"+digest("a")+"\nFROM debian:slim\nCOPY --from=build a b\n")
-	put("configs/kubernetes/a.yaml", 0o644, "  image: redis:7"+digest("a")+" # why\n  image: pdrouter:latest # not pinned: ours\n")
+	put("deploy/helm/pdrouter/values.yaml", 0o644, "  image: redis:7"+digest("a")+" # why\n  image: pdrouter:latest # not pinned: ours\n")
 	cmd := exec.Command("internal/deps/pin-images.sh")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+dir+"/bin:"+os.Getenv("PATH"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for name, want := range map[string]string{
-		"Dockerfile":                "FROM golang:1.26" + digest("b") + " AS build\nRUN echo golang:1.26" + digest("a") + "\nFROM debian:slim" + digest("b") + "\nCOPY --from=build a b\n",
-		"configs/kubernetes/a.yaml": "  image: redis:7" + digest("b") + " # why\n  image: pdrouter:latest # not pinned: ours\n",
+		"Dockerfile":                       "FROM golang:1.26" + digest("b") + " AS build\nRUN echo golang:1.26" + digest("a") + "\nFROM debian:slim" + digest("b") + "\nCOPY --from=build a b\n",
+		"deploy/helm/pdrouter/values.yaml": "  image: redis:7" + digest("b") + " # why\n  image: pdrouter:latest # not pinned: ours\n",
 	} {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
 			t.Errorf("%s: got\n%s\nwant\n%s%v", name, got, want, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 )
 
@@ -20,6 +21,12 @@ func (l *Logs) Set(level slog.Level, text bool) {
 	l.level.Set(level)
 	l.text.Store(text)
 }
+
+// SetLevel changes the level and leaves the format.
+func (l *Logs) SetLevel(level slog.Level) { l.level.Set(level) }
+
+// Level is the name of the level, as the configuration writes it: debug, info, warn or error.
+func (l *Logs) Level() string { return strings.ToLower(l.level.Level().String()) }
 
 // Logger returns a logger to w that follows what is set. It is called once.
 func (l *Logs) Logger(w io.Writer) *slog.Logger {

@@ -70,7 +70,7 @@ func (r *Registry) Collect(read func(*Scrape)) { r.all.MustRegister(collector{r.
 
 // Handler serves the metrics in the formats of Prometheus.
 func (r *Registry) Handler() http.Handler {
-	return promhttp.HandlerFor(r.all, promhttp.HandlerOpts{Registry: r.all})
+	return promhttp.HandlerFor(r.all, promhttp.HandlerOpts{Registry: r.all, EnableOpenMetrics: true}) // which has exemplars
 }
 
 // collector is a prometheus.Collector. It describes nothing, as which series there are is known at a scrape alone.

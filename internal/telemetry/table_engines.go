@@ -26,6 +26,10 @@ func engines() []Subject {
 					Help: "Requests that the gateway has in progress on the engine (legs).",
 				},
 				{
+					Name: "pdrouter_engine_requests_elsewhere", Kind: Gauge, Unit: "requests", Labels: []string{"engine"},
+					Help: "Requests that other gateways have in progress on the engine, as they said last. Only gateways with metadata.store: redis have this series.",
+				},
+				{
 					Name: "pdrouter_engine_wait_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"engine"},
 					Help: "Predicted time until the engine begins with a prompt that it is given now. Only engines of models with the policy cost have this series.",
 					Use:  "If it is more than the objective on all engines that compute prompts, there are too few of them.",
@@ -43,6 +47,15 @@ func engines() []Subject {
 					Help: "1 while the event stream of the engine is open. Only engines with the key control have this series.",
 				},
 				{
+					Name: "pdrouter_engine_recomputing", Kind: Gauge, Unit: "boolean", Labels: []string{"engine"},
+					Help: "1 while the decode engine computes at least half of the prompts whose KV it should receive. The series begins with its first hand-over.",
+					Use:  "Alert if it is 1 for a minute: answers are right, but each prompt is computed twice. operations.md says what to look at.",
+				},
+				{
+					Name: "pdrouter_recomputed_prompts_total", Kind: Counter, Unit: "requests", Labels: []string{"engine", "by"},
+					Help: "Split requests whose prompt the decode engine computed, by how that was seen: by count of its cached tokens; by transfer, which failed as the plane reports; or by time of the first token, for engines that count nothing.",
+				},
+				{
 					Name: "pdrouter_engine_ejections_total", Kind: Counter, Unit: "ejections", Labels: []string{"engine", "reason"}, AtStart: "all",
 					Help: "Times the engine was ejected although it is reachable: answers, streams, latency or overload.",
 				},
@@ -50,6 +63,44 @@ func engines() []Subject {
 					Name: "pdrouter_panic_mode", Kind: Gauge, Unit: "boolean", Labels: []string{"model", "role"},
 					Help: "1 while ejected engines of the role get requests because too few others are left.",
 					Use:  "Alert at once: most engines of the role fail.",
+				},
+			},
+		},
+		{
+			Title: "Migration",
+			Intro: "Moves of conversations' KV between engines; see [operations](operations.md#move-conversations-off-an-engine). The series are there while migration.mode is not disabled.",
+			Metrics: []Metric{
+				{
+					Name: "pdrouter_migrations_total", Kind: Counter, Unit: "moves", Labels: []string{"reason", "result"},
+					Help: "Conversations that were moved, or were not, by why they were to be moved (drain, route, warm or replicate) and what became of that: moved, dry_run, " +
+						"no_target, already_there, evicted, left, restarted, short, idle, no_hand_off, hybrid_cache, refused, failed, late, stopped or unneeded.",
+					Use: "Alert if failed and late are more than a tenth: look for `conversation not moved` in the log.",
+				},
+				{
+					Name: "pdrouter_migrated_tokens_total", Kind: Counter, Unit: "tokens", Labels: []string{"reason"},
+					Help: "Tokens whose KV was moved.",
+				},
+				{
+					Name: "pdrouter_migration_seconds", Kind: Histogram, Unit: "seconds", Labels: []string{"reason"},
+					Help: "Duration of the moves that succeeded.",
+				},
+				{
+					Name: "pdrouter_migration_gained_seconds_total", Kind: Counter, Unit: "seconds", Labels: []string{"kind"},
+					Help: "What requests gained by waiting for a move, how much longer it could have taken until they had done as well without it, " +
+						"by kind: predicted (as their paths were chosen, in mode dry_run too), measured (by what the moves took) or lost (what they waited for moves that failed).",
+					Use: "Moves do not pay if measured is far below predicted, or lost is above measured. Then take route out of migration.uses.",
+				},
+				{
+					Name: "pdrouter_migrations_running", Kind: Gauge, Unit: "moves", Help: "Moves in progress.",
+				},
+				{
+					Name: "pdrouter_migrations_waiting", Kind: Gauge, Unit: "moves", Help: "Conversations that wait to be moved.",
+				},
+				{
+					Name: "pdrouter_conversations", Kind: Gauge, Unit: "conversations", Help: "Conversations that are kept, to be moved.",
+				},
+				{
+					Name: "pdrouter_conversation_bytes", Kind: Gauge, Unit: "bytes", Help: "Memory of these; migration.memory is the bound.",
 				},
 			},
 		},
@@ -79,6 +130,15 @@ func engines() []Subject {
 					Name: "pdrouter_pair_ejections_total", Kind: Counter, Unit: "ejections", Labels: []string{"prefill", "decode"},
 					Help: "Times the pair was ejected because transfers between its engines failed.",
 					Use:  "Alert if a pair is ejected more than 3 times in 10 minutes: check the network between its engines.",
+				},
+				{
+					Name: "pdrouter_pair_slow", Kind: Gauge, Unit: "boolean", Labels: []string{"prefill", "decode"},
+					Help: "1 while hand-overs of the pair take three times as long as they used to, and as those of other pairs of the model. Pairs without a hand-over in the last 5 minutes have no series.",
+					Use:  "Alert if it is 1 for a minute: check the network between its engines, and decode's queue.",
+				},
+				{
+					Name: "pdrouter_pair_hand_over_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"prefill", "decode"},
+					Help: "Mean time from prefill's answer to the first token of a stream, of the pair's recent hand-overs.",
 				},
 				{
 					Name: "pdrouter_pairs_waiting", Kind: Gauge, Unit: "requests",
@@ -128,6 +188,11 @@ func engines() []Subject {
 				{
 					Name: "pdrouter_unresolved_kv_blocks", Kind: Gauge, Unit: "blocks", Labels: []string{"engine"},
 					Help: "KV blocks that a stock engine may hold for requests that have ended. It is not known yet whether it does. The value never exceeds the blocks that the engine reports as used.",
+				},
+				{
+					Name: "pdrouter_engine_pins_kv", Kind: Gauge, Unit: "boolean", Labels: []string{"engine"},
+					Help: "Whether a decode engine pins the KV blocks of what it has answered, as vLLM does with bidirectional_kv_xfer. Absent if it does not, or has not shown it.",
+					Use:  "If pdrouter_leaked_kv_blocks of the engine grows too, start it without bidirectional_kv_xfer.",
 				},
 				{
 					Name: "pdrouter_reclaims_total", Kind: Counter, Unit: "requests", Labels: []string{"ending", "by"},
@@ -207,6 +272,10 @@ func engines() []Subject {
 				{
 					Name: "pdrouter_prefix_entries", Kind: Gauge, Unit: "entries",
 					Help: "Entries of the index: pieces of prompts with the engines that got them. limits.prefix_index_entries bounds it.",
+				},
+				{
+					Name: "pdrouter_engine_prefix_cache_tokens", Kind: Gauge, Unit: "tokens", Labels: []string{"engine"},
+					Help: "Tokens that the prefix cache of the engine holds, as its metrics say. The estimate of what it has cached goes by that. Engines that do not say that have no such series.",
 				},
 				{
 					Name: "pdrouter_prefix_bytes", Kind: Gauge, Unit: "bytes",

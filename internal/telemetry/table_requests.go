@@ -66,6 +66,11 @@ func requests() []Subject {
 					Use:  "If not_reported or refused grows for chats, the prefill engine is too old. vllm.md explains each result.",
 				},
 				{
+					Name: "pdrouter_first_tokens_total", Kind: Counter, Unit: "requests", Labels: []string{"model", "result"}, AtStart: "each model, prefill",
+					Help: "Split requests of models with first_token: prefill, by whether the client got the token that prefill has sampled (prefill), or why it did not: not_streamed, body, no_token_ids, engines, block, text.",
+					Use:  "If engines grows, the engines cannot do it, or do not serve /metrics. vllm.md explains each result.",
+				},
+				{
 					Name: "pdrouter_client_transfer_params_total", Kind: Counter, Unit: "requests", Labels: []string{"model"}, AtStart: "each model",
 					Help: "Requests from which the client's own kv_transfer_params were removed.",
 				},
@@ -101,8 +106,8 @@ func requests() []Subject {
 				},
 				{
 					Name: "pdrouter_request_phase_duration_seconds", Kind: Histogram, Unit: "seconds", Labels: []string{"model", "phase"}, AtStart: "each model",
-					Help: "Duration of each phase of a request: admit, queue, plan, pair, prefill, transfer, first_token, stream. A request counts only in the phases that it reached.",
-					Use:  "Shows which phase makes requests slow.",
+					Help: "Duration of each phase of a request: admit, queue, retry, plan, pair, prefill, transfer, first_token, join, stream. A request counts only in the phases that it reached.",
+					Use:  "Shows which phase makes requests slow. The phases up to first_token add up to the time to the first token; operations.md says what each contains.",
 				},
 			},
 		},
@@ -139,7 +144,7 @@ func requests() []Subject {
 				},
 				{
 					Name: "pdrouter_queue_drain_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"model"},
-					Help: "Predicted time until all requests that wait and one more have a place, at most 60 s. Retry-After is made of it. 0: no request has ended yet.",
+					Help: "Predicted time until all requests that wait and one more have a place, at most 60 s. Retry-After of queue_full is made of it. 0: no request has ended yet.",
 				},
 				{
 					Name: "pdrouter_queue_waited_total", Kind: Counter, Unit: "requests", Labels: []string{"model"}, AtStart: "all",
@@ -147,7 +152,7 @@ func requests() []Subject {
 				},
 				{
 					Name: "pdrouter_queue_denied_total", Kind: Counter, Unit: "requests", Labels: []string{"model", "reason"}, AtStart: "all",
-					Help: "Requests that got no place: queue_full, queue_timeout, client_left, shutdown.",
+					Help: "Requests that got no place: queue_full, queue_timeout, objective, client_left, shutdown.",
 				},
 				{
 					Name: "pdrouter_rate_limited_total", Kind: Counter, Unit: "requests", Labels: []string{"limit"}, AtStart: "all",
@@ -193,6 +198,11 @@ func requests() []Subject {
 					Name: "pdrouter_config_info", Kind: Gauge, Unit: "info", Labels: []string{"digest"},
 					Help: "Always 1. The label is a digest of the configuration file in use.",
 					Use:  "All gateways with the same file have the same digest.",
+				},
+				{
+					Name: "pdrouter_trace_spans_total", Kind: Counter, Unit: "spans", Labels: []string{"result"}, AtStart: "all, with tracing",
+					Help: "Spans of traced requests: exported to the collector; dropped, as too many wait to be sent or one request has too many; or failed, as the collector is away, does not answer within 10 s or refuses them. Only with tracing.",
+					Use:  "If failed grows, see the log line \"traces are not exported\". If dropped grows, sample fewer requests.",
 				},
 				{
 					Name: "pdrouter_background_panics_total", Kind: Counter, Unit: "panics", AtStart: "all",

@@ -9,7 +9,7 @@ func state() []Subject {
 			Metrics: []Metric{
 				{
 					Name: "pdrouter_source_engines", Kind: Gauge, Unit: "engines", Labels: []string{"model", "list", "source"},
-					Help: "Engines of the list by where they come from: static, dns, file or admin.",
+					Help: "Engines of the list by where they come from: static, dns, file, kubernetes or admin.",
 				},
 				{
 					Name: "pdrouter_source_failures_total", Kind: Counter, Unit: "reads", Labels: []string{"model", "list"}, AtStart: "all",
@@ -21,8 +21,8 @@ func state() []Subject {
 				},
 				{
 					Name: "pdrouter_source_stale", Kind: Gauge, Unit: "boolean", Labels: []string{"model", "list"},
-					Help: "1 while the source is not trusted: a DNS name without a valid answer for longer than max_stale, or a file that is invalid.",
-					Use:  "The engines of a stale name are drained. For a file the last valid content stays in use.",
+					Help: "1 while the source is not trusted: a DNS name without a valid answer for longer than max_stale, a file that is invalid, or a Kubernetes API that cannot be watched.",
+					Use:  "The engines of a stale name are drained. For a file or pods of Kubernetes what was known last stays in use.",
 				},
 				{
 					Name: "pdrouter_source_refused_addresses", Kind: Gauge, Unit: "addresses", Labels: []string{"model", "list"},
@@ -36,6 +36,45 @@ func state() []Subject {
 					Name: "pdrouter_admin_requests_total", Kind: Counter, Unit: "requests", Labels: []string{"action", "status"},
 					AtStart: "each action, with the statuses 200, 401 and 403",
 					Help:    "Requests to listen.admin by action and HTTP status.",
+				},
+			},
+		},
+		{
+			Title: "Scaling",
+			Intro: "What autoscalers go by ([operations](operations.md#scale)). Only models with the policy `cost` have these series. A role is prefill or decode, or " +
+				"engines where these do both. With `metadata.store: redis` each gateway counts the load of all, so take `max` over gateways.",
+			Metrics: []Metric{
+				{
+					Name: "pdrouter_scaling_desired_replicas", Kind: Gauge, Unit: "engines", Labels: []string{"model", "role"},
+					Help: "Engines that are wanted: by the saturation in the mean of 45 s, more above 0.55, at most twice as many as there are; one less below 0.40; never below 1. Data-parallel ranks of one engine count once.",
+					Use:  "Scale the role by it.",
+				},
+				{
+					Name: "pdrouter_scaling_saturation_ratio", Kind: Gauge, Unit: "ratio", Labels: []string{"model", "role"},
+					Help: "How full the engines of the role are now; 1 if they just keep the objective. It is the highest of: seconds of prompts given in a second, seconds of prompts that wait over the objective of TTFT, the room between tokens that is used up, and 1.1 of the KV cache's part in use. The series is missing while no engine serves.",
+					Use:  "Aim at 0.5.",
+				},
+				{
+					Name: "pdrouter_scaling_backlog_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"model", "role"},
+					Help: "Time that an engine of the role needs, in the mean, for the prompts that it has yet to compute and for its part of those in the queue.",
+				},
+				{
+					Name: "pdrouter_scaling_observation_age_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"model", "role"},
+					Help: "Time since it was last seen from answers how fast an engine of the role is. Missing before the first time.",
+					Use:  "A saturation above 0 is a guess if this is missing or above 120.",
+				},
+				{
+					Name: "pdrouter_scaling_replicas", Kind: Gauge, Unit: "engines", Labels: []string{"model", "role", "state"},
+					Help: "Engines of the role as scaling counts them: ready, starting (capacity for more only) or out (down or ejected). Engines that drain are not counted.",
+				},
+				{
+					Name: "pdrouter_ttft_objective_ratio", Kind: Gauge, Unit: "ratio", Labels: []string{"model"},
+					Help: "90th percentile of the time to the first token of streams in the last minute, over the policy's objective; at most 15 % too high, at most 19. Missing if there were none.",
+					Use:  "Above 1, more than a tenth of the streams begin too late.",
+				},
+				{
+					Name: "pdrouter_itl_objective_ratio", Kind: Gauge, Unit: "ratio", Labels: []string{"model"},
+					Help: "90th percentile of the mean time between tokens of streams that ended in the last minute, over the policy's objective, likewise. Clients that read slowly count too.",
 				},
 			},
 		},
@@ -96,8 +135,21 @@ func state() []Subject {
 		},
 		{
 			Title: "Shared state of gateways",
-			Intro: "Gateways share through Redis which engine holds a stored response, and what administrators changed.",
+			Intro: "Gateways share through Redis which engine holds a stored response, what administrators changed, and what each has at the engines.",
 			Metrics: []Metric{
+				{
+					Name: "pdrouter_peers", Kind: Gauge, Unit: "gateways",
+					Help: "Other gateways whose load is known. Only gateways with metadata.store: redis have this series and the next two.",
+					Use:  "Alert if it is not the number of the other replicas: choices do not count their load.",
+				},
+				{
+					Name: "pdrouter_peers_behind", Kind: Gauge, Unit: "boolean",
+					Help: "1 while load cannot be exchanged with other gateways. What they had counts until 3 s after they said it.",
+				},
+				{
+					Name: "pdrouter_peers_failures_total", Kind: Counter, Unit: "exchanges", AtStart: "all, with a store in Redis",
+					Help: "Exchanges of load that failed.",
+				},
 				{
 					Name: "pdrouter_shared_responses", Kind: Gauge, Unit: "responses",
 					Help: "Stored responses whose engine this gateway knows.",
@@ -124,7 +176,7 @@ func state() []Subject {
 				},
 				{
 					Name: "pdrouter_shared_refused_total", Kind: Counter, Unit: "entries", Labels: []string{"what"}, AtStart: "all",
-					Help: "Entries in Redis that were ignored because no gateway signed them, about responses or engines.",
+					Help: "Entries in Redis that were ignored because no gateway signed them, about responses, engines or load.",
 					Use:  "Alert above 0: another program writes to Redis. The log names the first entry.",
 				},
 			},

@@ -184,8 +184,17 @@ func (x *Index) Leave(h Holder) {
 	x.holders[h] = nil
 }
 
-// atOnce is how many blocks Store takes and Clear drops while others wait: about 0.2 ms.
+// atOnce is how many blocks are taken or dropped while others wait: about 0.2 ms.
 const atOnce = 1000
+
+// letIn lets others in after each atOnce blocks of an event; i counts them from 0. It gives the lock up, so what was read before may have changed,
+// but for what the event's holder has: of one holder there is one event at a time.
+func (x *Index) letIn(i int) {
+	if i%atOnce == atOnce-1 {
+		x.mu.Unlock()
+		x.mu.Lock()
+	}
+}
 
 // Clear forgets all that the holder has, in any tier.
 func (x *Index) Clear(h Holder) {
@@ -200,11 +209,9 @@ func (x *Index) Clear(h Holder) {
 	x.countSizes()
 	n := 0
 	for _, held := range was.handles {
+		x.letIn(n)
 		x.drop(h, held.at, Device, Host, Disk)
-		if n++; n%atOnce == 0 {
-			x.mu.Unlock()
-			x.mu.Lock()
-		}
+		n++
 	}
 	x.size -= n
 	x.shown[h/64] |= shown & (1 << (h % 64))

@@ -6,7 +6,9 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // naive is the index as it is described: for each holder what its handles stand for, a content written out.
@@ -535,5 +537,69 @@ func BenchmarkStore(b *testing.B) {
 		one.Handles[0], one.Tokens[0] = uint64(600_000+i), uint32(i)
 		x.Store(h, one)
 		x.Remove(h, Device, 0, one.Handles)
+	}
+}
+
+// large is an event of 100,000 blocks: they are removed, or get into another tier.
+var large = map[string]func(x *Index, h Holder, names []uint64){
+	"remove": func(x *Index, h Holder, names []uint64) { x.Remove(h, Device, 0, names) },
+	"tier":   func(x *Index, h Holder, names []uint64) { x.Store(h, &Blocks{Handles: names, Tier: Host}) },
+}
+
+// TestLargeEventsLetOthersIn: what others ask is answered while a large event is taken in.
+func TestLargeEventsLetOthersIn(t *testing.T) {
+	for name, event := range large {
+		t.Run(name, func(t *testing.T) {
+			within := 0
+			for round := 0; within == 0 && round < 100; round++ { // whether others come within it is for the scheduler to say
+				x, h := index(1_000_000)
+				all := run(0, 100_000, 16)
+				x.Store(h, all)
+				var done atomic.Bool
+				go func() {
+					event(x, h, all.Handles)
+					done.Store(true)
+				}()
+				from, _ := x.Size()
+				for last := from; !done.Load(); {
+					if size, _ := x.Size(); size != last {
+						last = size
+						if last != 0 && last != 200_000 {
+							within++
+						}
+					}
+				}
+			}
+			if within == 0 {
+				t.Error("nothing was answered before the end of the event")
+			}
+		})
+	}
+}
+
+// BenchmarkFindDuringEvent finds a prompt again and again while events of 100,000 blocks are taken in, and reports the longest that took.
+func BenchmarkFindDuringEvent(b *testing.B) {
+	for name, event := range large {
+		b.Run(name, func(b *testing.B) {
+			p, slowest := &Prompt{Model: "m", Tokens: make([]uint32, 4096)}, time.Duration(0)
+			for b.Loop() {
+				b.StopTimer()
+				x, h := index(1_000_000)
+				all := run(0, 100_000, 16)
+				x.Store(h, all)
+				var done atomic.Bool
+				var wg sync.WaitGroup
+				var f Found
+				b.StartTimer()
+				wg.Go(func() { event(x, h, all.Handles); done.Store(true) })
+				for !done.Load() {
+					from := time.Now()
+					x.Find(p, &f)
+					slowest = max(slowest, time.Since(from))
+				}
+				wg.Wait()
+			}
+			b.ReportMetric(float64(slowest.Microseconds()), "slowest-find-µs")
+		})
 	}
 }

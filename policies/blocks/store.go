@@ -75,10 +75,7 @@ func (x *Index) Store(h Holder, b *Blocks) {
 		}
 		before = held.at
 		x.took(h, hd)
-		if i%atOnce == atOnce-1 {
-			x.mu.Unlock()
-			x.mu.Lock()
-		}
+		x.letIn(i)
 	}
 }
 
@@ -102,7 +99,8 @@ func (x *Index) took(h Holder, hd *holder) {
 
 // storeTier notes that the holder has blocks, which it has in some tier, in another one.
 func (x *Index) storeTier(h Holder, hd *holder, b *Blocks) {
-	for _, name := range b.Handles {
+	for i, name := range b.Handles {
+		x.letIn(i)
 		at := x.find(hd, name, b.Group)
 		if at == 0 {
 			x.leaveOut(h, &hd.stats.Orphans, 1)
@@ -156,7 +154,8 @@ func (x *Index) Remove(h Holder, t Tier, group int, names []uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	hd := x.holders[h]
-	for _, name := range names {
+	for i, name := range names {
+		x.letIn(i)
 		key := x.handle(name, t, group)
 		held, known := hd.handles[key]
 		switch {

@@ -30,6 +30,8 @@ type fit struct {
 	weights vector
 	a       [terms]vector // sum of x xᵀ / y²
 	b       vector        // sum of x / y
+	beside  *fit          // of another part of the same times; nil: there is none
+	c       [terms]vector // sum of x zᵀ / y², z that part's terms
 }
 
 func newFit(first ...float64) fit {
@@ -43,19 +45,21 @@ func newFit(first ...float64) fit {
 func (f *fit) of(x vector) float64 { return dot(&x, &f.weights) }
 
 // learnFrom takes in an observation at one engine, and the engine's ratio. What came in much less time than it should have was held up before, so
-// it counts as half of what was expected: else one such observation would outweigh thousands of others.
-func (f *fit) learnFrom(x vector, y float64, of *ratio) {
+// it counts as half of what was expected: else one such observation would outweigh thousands of others. It returns what it counts as.
+func (f *fit) learnFrom(x vector, y float64, of *ratio) float64 {
 	expected := f.of(x)
 	y = max(y, expected*of.value()/2)
 	of.add(y, expected)
-	f.learn(x, y)
+	f.learn(x, vector{}, y)
+	return y
 }
 
-// learn takes an observation in, y more than 0.
-func (f *fit) learn(x vector, y float64) {
+// learn takes an observation in, y more than 0. z are the terms of the part of y that is not this fit's.
+func (f *fit) learn(x, z vector, y float64) {
 	for i := range f.n {
-		for j := range f.n {
+		for j := range terms {
 			f.a[i][j] = fading*f.a[i][j] + x[i]*x[j]/(y*y)
+			f.c[i][j] = fading*f.c[i][j] + x[i]*z[j]/(y*y)
 		}
 		f.b[i] = fading*f.b[i] + x[i]/y
 	}
@@ -69,6 +73,9 @@ func (f *fit) solve() {
 		ridge := trust / (f.first[i] * f.first[i])
 		a[i][i] += ridge
 		b[i] += ridge * f.first[i]
+		if f.beside != nil {
+			b[i] -= dot(&f.c[i], &f.beside.weights)
+		}
 	}
 	least := 0.0
 	for set := 1; set < 1<<f.n; set++ {

@@ -20,26 +20,56 @@ type Engine struct {
 	prompts  []*Leg  // whose prompts it has yet to compute, in the order in which it was given them
 	began    float64 // when it could begin with the first of them
 	streams  int
-	context  int     // tokens that streams hold
-	busy     decayed // seconds in which it computed prompts
-	prompt   ratio   // seconds of its prompts, over what the model's engines take in the mean
-	step     ratio   // likewise of its steps
-	gaps     decayed // long gaps in streams
-	stepped  decayed // seconds in which prompts were computed, times the streams that there were
-	observed int     // tokens since the last observation of a step
+	context  int      // tokens that streams hold
+	busy     decayed  // seconds in which it computed prompts
+	prompt   ratio    // seconds of its prompts, over what the model's engines take in the mean
+	step     ratio    // likewise of its steps
+	gaps     ratio    // long gaps in streams, over the seconds of these: each is a step with a part of a prompt
+	carried  computed // prompts that were computed in much less time than they should have been
+	observed int      // tokens since the last observation of a step
+	seen     float64  // when its prompts or steps were observed for the last time
+	others   Others   // what other gateways have there
+	given    float64  // seconds of all prompts that it was given
+
+	ends [transferKinds]ends // each is guarded by the model's transfers of the kind
+	gone bool                // it is of no configuration any more; guarded by both
 }
 
-// Leg is a request's part at one engine. Its methods are the engine's; the zero value is of a leg that has not begun.
+// Leg is a request's part at one engine. What is exported is set before Begin. Its methods are the engine's; the zero value is of a leg that has not
+// begun. FirstToken, Said and End are for one goroutine at a time.
 type Leg struct {
-	tokens  int     // that it holds
-	terms   vector  // of the seconds that the prompt takes
-	work    float64 // seconds in which it is thought to be computed
-	at      float64 // when the leg began
-	read    float64 // when the prompt is thought to be read
-	answers bool    // it brings the answer
-	silent  bool    // FirstToken is not called for it
-	state   legState
+	Prompt   int     // tokens of the prompt
+	Uncached int     // of these, tokens that the engine has to compute; 0: it receives the KV of all of them
+	Answers  bool    // the leg brings the answer, and not the KV for another engine
+	Silent   bool    // FirstToken is not called: the prompt is thought to be computed when it should be
+	Late     float64 // seconds; a token that comes so long after another is late
+
+	tokens int     // that it holds
+	terms  vector  // of the seconds that the prompt takes
+	work   float64 // seconds in which it is thought to be computed
+	at     float64 // when the leg began
+	read   float64 // when the prompt is thought to be read
+	ahead  float64 // seconds of prompts before it
+	given  float64 // the engine's, with this prompt
+	state  legState
+	alone  bool // no other gateway had prompts there when it began
+
+	last    float64 // when a token came
+	said    untold
+	started bool // the first token has come
 }
+
+// untold are tokens of a leg that its engine has not been told of.
+type untold struct {
+	tokens  int
+	even    int     // that were not late; tokens that came together are late together
+	seconds float64 // before these
+	long    int     // gaps before late ones
+	longs   float64 // seconds of these
+}
+
+// toldEvery is how many tokens an engine is told of at once, so that a token costs no lock.
+const toldEvery = 16
 
 type legState uint8
 
@@ -50,40 +80,60 @@ const (
 	ended
 )
 
-// recent is how long what was counts, in seconds: by then it counts a third.
-const recent = 20.0
+// computed is how long prompts took to compute, together.
+type computed struct {
+	terms   vector
+	seconds float64
+}
+
+// recent is how long what was counts.
+const recent = policies.Recent
 
 // NewEngine returns an engine that has nothing to do. It is thought to be as fast as the model's other engines.
 func (m *Model) NewEngine() *Engine {
-	return &Engine{model: m}
+	return &Engine{model: m, gaps: ratio{firstLongGaps, 1}}
 }
 
-// Begin notes that the engine is given a leg: a prompt of which it has to compute so many tokens, 0 if it receives the KV of all of them.
-// answers says that the leg brings the answer, and not the KV for another engine; silent, that FirstToken will not be called: then its prompt
-// is thought to be computed when it should be.
-func (e *Engine) Begin(l *Leg, now float64, prompt, uncached int, answers, silent bool) {
+// Begin notes that the engine is given a leg.
+func (e *Engine) Begin(l *Leg, now float64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.settle(now)
-	*l = Leg{tokens: prompt, at: now, answers: answers, silent: silent}
-	if uncached <= 0 {
+	l.tokens, l.at = l.Prompt, now
+	if l.Uncached <= 0 {
 		e.stream(l)
 		return
 	}
 	l.state = computing
-	l.terms = policies.PromptTerms(prompt, min(uncached, prompt), e.model.stepSeconds(e.streams, e.context)*e.step.value())
-	reads, computes := e.model.promptSeconds(l.terms)
+	l.terms = policies.PromptTerms(l.Prompt, min(l.Uncached, l.Prompt), e.stepSecondsLocked())
+	l.alone = e.others.Wait == 0
+	reads, computes := e.model.given(l.terms)
 	l.read, l.work = now+reads*e.prompt.value(), computes*e.prompt.value()
 	if len(e.prompts) == 0 {
 		e.began = now
 	}
+	l.ahead = e.wait(now)
+	e.given += l.work
+	l.given = e.given
 	e.prompts = append(e.prompts, l)
 	e.busy.add(now, l.work)
-	e.stepped.add(now, l.work*float64(e.streams))
+}
+
+// stepSecondsLocked is StepSeconds.
+func (e *Engine) stepSecondsLocked() float64 {
+	return e.model.stepSeconds(e.streams+e.others.Streams, e.context+e.others.Context) * e.step.value()
+}
+
+// StepSeconds is how long a step is thought to take now that gives each stream a token.
+func (e *Engine) StepSeconds() float64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.stepSecondsLocked()
 }
 
 // FirstToken notes that the engine has computed a leg's prompt. It does nothing if it had none to compute, or has computed it before.
 func (e *Engine) FirstToken(l *Leg, now float64) {
+	l.last, l.started = now, true
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.settle(now)
@@ -96,19 +146,55 @@ func (e *Engine) FirstToken(l *Leg, now float64) {
 	e.hasComputed(l, now)
 }
 
+// Whole notes that a leg's answer of so many tokens has come at once. Nothing is learned from it if other prompts took most of the
+// time, or other gateways' did.
+func (e *Engine) Whole(l *Leg, now float64, tokens int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.settle(now)
+	if !l.Silent || l.work <= 0 || l.state == ended || tokens < 1 || !l.alone || e.others.Wait > 0 {
+		return
+	}
+	reads := l.read - l.at
+	seconds := now - l.at
+	own := seconds - max(0, l.ahead-reads) - (e.given - l.given)
+	if own <= 0 || own < seconds/2 {
+		return
+	}
+	e.seen = now
+	streams, context := max(1, e.streams+e.others.Streams), e.context+e.others.Context
+	x := stepTerms(streams, context)
+	step := e.model.stepSeconds(streams, context) * e.step.value()
+	expected := reads + l.work + float64(tokens-1)*step
+	own = max(own, expected/2) // as in fit.learnFrom: also where an engine claims more tokens than it can have given
+	part := own / expected
+	e.prompt.add(part*(reads+l.work), (reads+l.work)/e.prompt.value())
+	if tokens > 1 {
+		e.step.add(part*step, step/e.step.value())
+	}
+	e.model.learnWhole(l.terms, x, tokens-1, own)
+}
+
 // hasComputed notes that a leg's prompt is computed.
 func (e *Engine) hasComputed(l *Leg, now float64) {
 	e.remove(l, now)
-	if l.answers {
+	if l.Answers {
 		e.stream(l)
 	} else {
 		l.state = ended
 	}
 }
 
-// settle notes that prompts are computed of which nobody will tell.
+// forgetAfter is after how many seconds without an observation an engine is thought to be as fast as others again. Else one that was slow once, as
+// it warmed up, would be given nothing any more by which it could show that it is not.
+const forgetAfter = 120
+
+// settle notes that prompts are computed of which nobody will tell, and forgets what was long ago.
 func (e *Engine) settle(now float64) {
-	for len(e.prompts) > 0 && e.prompts[0].silent {
+	if now-e.seen > forgetAfter {
+		e.prompt, e.step = ratio{}, ratio{}
+	}
+	for len(e.prompts) > 0 && e.prompts[0].Silent {
 		l := e.prompts[0]
 		at := max(e.began, l.read) + l.work
 		if at > now {
@@ -118,22 +204,45 @@ func (e *Engine) settle(now float64) {
 	}
 }
 
-// Said notes tokens of a leg's answer: how many of them came evenly and the seconds before these, and how many gaps were longer than the
-// request's objective. Tokens that came together behind such a gap are neither.
-func (e *Engine) Said(l *Leg, now float64, tokens, even int, seconds float64, long int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// Said notes that so many tokens of a leg's answer have come together, after the first token.
+func (e *Engine) Said(l *Leg, now float64, tokens int) {
+	if !l.started || tokens <= 0 {
+		return
+	}
+	gap, u := now-l.last, &l.said
+	l.last = now
+	if gap > l.Late*float64(tokens) {
+		u.long++
+		u.longs += gap
+	} else {
+		u.even += tokens
+		u.seconds += gap
+	}
+	if u.tokens += tokens; u.tokens >= toldEvery {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.tell(l, now)
+	}
+}
+
+// tell takes in what a leg has said.
+func (e *Engine) tell(l *Leg, now float64) {
+	u := l.said
+	l.said = untold{}
 	if l.state != streaming {
 		return
 	}
-	l.tokens += tokens
-	e.context += tokens
-	e.gaps.add(now, float64(long))
-	e.model.said(now, tokens, long)
-	if e.observed += tokens; even > 0 && seconds > 0 && e.observed >= observeEvery {
+	l.tokens += u.tokens
+	e.context += u.tokens
+	if u.long > 0 {
+		e.gaps.add(float64(u.long), u.longs)
+	}
+	e.model.said(now, u.tokens, u.long)
+	if e.observed += u.tokens; u.even > 0 && u.seconds > 0 && e.observed >= observeEvery {
 		e.observed = 0
-		x := stepTerms(e.streams, e.context)
-		e.model.learnStep(x, seconds/float64(even), &e.step)
+		e.seen = now
+		x := stepTerms(e.streams+e.others.Streams, e.context+e.others.Context)
+		e.model.learnStep(x, u.seconds/float64(u.even), &e.step)
 	}
 }
 
@@ -145,6 +254,9 @@ func (e *Engine) End(l *Leg, now float64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.settle(now)
+	if l.said.tokens > 0 {
+		e.tell(l, now)
+	}
 	switch l.state {
 	case computing:
 		e.undo(l, now)
@@ -161,16 +273,42 @@ func (e *Engine) Work(now float64) policies.Work {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.settle(now)
+	own := e.own(now)
 	return policies.Work{
-		Wait: e.wait(now), Streams: e.streams, Context: e.context, Prompts: min(e.busy.at(now)/recent, .9),
-		Speed: e.model.speed(e.prompt.value(), e.step.value(), e.longGaps(now)),
+		Wait: own.Wait + e.others.Wait, Streams: own.Streams + e.others.Streams, Context: own.Context + e.others.Context, Prompts: min(own.Prompts+e.others.Prompts, .9),
+		Speed: e.model.speed(e.prompt.value(), e.step.value(), e.gaps.value()),
 	}
 }
 
-// observe learns from the first of the prompts that are computed, which it has computed now.
+// PromptSeconds is how long the engine is thought to compute a prompt beside the streams that it has, if nothing waits before it.
+func (e *Engine) PromptSeconds(prompt, uncached int) float64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	x := policies.PromptTerms(prompt, max(1, min(uncached, prompt)), e.stepSecondsLocked())
+	return e.model.promptSeconds(x) * e.prompt.value()
+}
+
+// Given is how many seconds of prompts the engine was given lately for each second: above 1, more than it can compute.
+func (e *Engine) Given(now float64) float64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.busy.at(now)/recent + e.others.Prompts
+}
+
+// Observed is how many seconds ago it was seen for the last time how fast the engine is; ever is false if it never was.
+func (e *Engine) Observed(now float64) (ago float64, ever bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return max(0, now-e.seen), e.seen > 0
+}
+
+// observe learns from the first of the prompts that are computed, which it has computed now. Where other gateways have prompts too, it cannot be
+// known which of them the engine computed first.
 func (e *Engine) observe(l *Leg, now float64) {
 	x, from := l.terms, l.at
 	switch {
+	case !l.alone || e.others.Wait > 0:
+		return
 	case e.began <= l.at: // nothing was before it
 	case e.began >= l.read: // it was read meanwhile
 		clear(x[:policies.ReadTerms])
@@ -178,7 +316,17 @@ func (e *Engine) observe(l *Leg, now float64) {
 	default: // how much of the time it was read cannot be known
 		return
 	}
-	if took := now - from; took > 0 {
+	took := now - from + e.carried.seconds
+	for i := range x {
+		x[i] += e.carried.terms[i]
+	}
+	// The last parts of several prompts may be computed in one step, and seem to take no time but for the first. So those are taken together with the next.
+	if e.carried.terms == (vector{}) && took < e.model.promptSeconds(x)*e.prompt.value()/2 {
+		e.carried = computed{x, took}
+		return
+	}
+	if e.carried = (computed{}); took > 0 {
+		e.seen = now
 		e.model.learnPrompt(x, took, &e.prompt)
 	}
 }
@@ -203,13 +351,7 @@ func (e *Engine) wait(now float64) float64 {
 	return free - now
 }
 
-// longGaps is how many long gaps a stream has in a second in which prompts are computed beside it.
-func (e *Engine) longGaps(now float64) float64 {
-	const seconds, most = 1, 20 // what is thought before anything was seen, and what counts at most
-	return min(most, (e.gaps.at(now)+firstLongGaps*seconds)/(e.stepped.at(now)+seconds))
-}
-
-// firstLongGaps is longGaps of an engine with steps of 2,048 tokens, of which none has been seen.
+// firstLongGaps is how many long gaps an engine is thought to make in a second before any was seen: as many as steps of 2,048 tokens of a large model.
 const firstLongGaps = 6
 
 // undo takes back what of a prompt's work will not be done.
@@ -219,7 +361,6 @@ func (e *Engine) undo(l *Leg, now float64) {
 		left = min(left, max(0, max(e.began, l.read)+l.work-now))
 	}
 	e.busy.add(now, -min(left, e.busy.at(now)))
-	e.stepped.add(now, -min(left*float64(e.streams), e.stepped.at(now)))
 }
 
 // remove removes a leg from those whose prompts are to be computed.

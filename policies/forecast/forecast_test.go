@@ -22,7 +22,7 @@ func TestFit(t *testing.T) {
 			x := vector{1, n + before, n, n*before + n*n/2}
 			y := dot(&x, &want)
 			off = max(off*.99, math.Abs(f.of(x)-y)/y)
-			f.learn(x, y*(1+.1*rng.NormFloat64()))
+			f.learn(x, vector{}, y*(1+.1*rng.NormFloat64()))
 		}
 		if off > .1 {
 			t.Errorf("%v: learned %v; it is off by %.2f", want, f.weights, off)
@@ -33,6 +33,12 @@ func TestFit(t *testing.T) {
 			}
 		}
 	}
+}
+
+// begin begins a leg. Tokens that come more than 50 ms after others are late.
+func begin(e *Engine, l *Leg, now float64, prompt, uncached int, answers, silent bool) {
+	*l = Leg{Prompt: prompt, Uncached: uncached, Answers: answers, Silent: silent, Late: .05}
+	e.Begin(l, now)
 }
 
 // scripted is a model whose engines read nothing, compute 1,000 tokens a second, and whose steps take 10 ms.
@@ -53,12 +59,12 @@ func TestWait(t *testing.T) {
 		}
 	}
 	wait(0, 0)
-	e.Begin(&a, 10, 1000, 1000, false, false)
+	begin(e, &a, 10, 1000, 1000, false, false)
 	wait(10, 1)
 	wait(10.25, .75)
-	e.Begin(&b, 10.5, 3000, 2000, true, false) // it has 1,000 of them
+	begin(e, &b, 10.5, 3000, 2000, true, false) // it has 1,000 of them
 	wait(10.5, 2.5)
-	e.Begin(&c, 10.5, 500, 0, true, false) // its KV comes from elsewhere
+	begin(e, &c, 10.5, 500, 0, true, false) // its KV comes from elsewhere
 	wait(10.5, 2.5)
 	wait(12, 3) // a is late by one second, and may be so by another
 	e.FirstToken(&a, 12)
@@ -81,24 +87,24 @@ func TestStreams(t *testing.T) {
 		}
 	}
 	var own, received, handed, never Leg
-	e.Begin(&own, 1, 100, 100, true, false)
-	e.Begin(&received, 1, 200, 0, true, false)
-	e.Begin(&handed, 1, 300, 300, false, false)
+	begin(e, &own, 1, 100, 100, true, false)
+	begin(e, &received, 1, 200, 0, true, false)
+	begin(e, &handed, 1, 300, 300, false, false)
 	count(1, 200)
 	e.FirstToken(&own, 1.1)
 	e.FirstToken(&own, 1.1) // said twice
 	e.FirstToken(&received, 1.1)
 	e.FirstToken(&handed, 1.4)
 	count(2, 300)
-	e.Said(&own, 1.2, 4, 3, .03, 1)
-	e.Said(&handed, 1.2, 4, 3, .03, 1) // it has no answer
-	count(2, 304)
+	e.Said(&own, 1.2, 20)
+	e.Said(&handed, 1.2, 20) // it has no answer
+	count(2, 320)
 	for range 2 {
 		for _, l := range []*Leg{&own, &received, &handed, &never} {
 			e.End(l, 2)
 		}
 	}
-	e.Said(&own, 3, 1, 1, .01, 0) // it has ended
+	e.Said(&own, 3, 20) // it has ended
 	count(0, 0)
 }
 
@@ -106,8 +112,8 @@ func TestStreams(t *testing.T) {
 func TestSilent(t *testing.T) {
 	e := scripted().NewEngine()
 	var whole, next Leg
-	e.Begin(&whole, 1, 1000, 1000, true, true)
-	e.Begin(&next, 1, 500, 500, true, false)
+	begin(e, &whole, 1, 1000, 1000, true, true)
+	begin(e, &next, 1, 500, 500, true, false)
 	if w := e.Work(1.5); w.Streams != 0 || !near(w.Wait, 1, .01) {
 		t.Errorf("got %+v before the end of its prompt", w)
 	}
@@ -132,12 +138,12 @@ func TestLearnsSpeed(t *testing.T) {
 			times := float64(1 + i)
 			n := 100 + rng.IntN(10_000)
 			var l Leg
-			e.Begin(&l, now, n, n, true, false)
+			begin(e, &l, now, n, n, true, false)
 			now += times * (.02 + 1e-4*float64(n))
 			e.FirstToken(&l, now)
 			for range 20 {
 				now += times * .02
-				e.Said(&l, now, 1, 1, times*.02, 0)
+				e.Said(&l, now, 1)
 			}
 			e.End(&l, now)
 		}
@@ -172,18 +178,20 @@ func TestBurst(t *testing.T) {
 	e := m.NewEngine()
 	var l Leg
 	now := 0.0
-	e.Begin(&l, now, 100, 0, true, false)
+	begin(e, &l, now, 100, 0, true, false)
 	step := func() float64 {
 		w := e.Work(now)
 		return w.Speed.Step[0] + w.Speed.Step[1] + w.Speed.Step[2]*float64(w.Context)
 	}
+	e.FirstToken(&l, now)
 	for range 200 {
 		now += 16 * .02
-		e.Said(&l, now, 16, 16, 16*.02, 0)
+		e.Said(&l, now, 16)
 	}
 	now += .6
-	e.Said(&l, now, 10, 0, 0, 1)
-	e.Said(&l, now, 20, 20, 2e-5, 0)
+	e.Said(&l, now, 10)
+	now += 2e-5
+	e.Said(&l, now, 20)
 	if got := step(); !near(got, .02, .1) {
 		t.Errorf("a step of %v behind a burst; want 0.02", got)
 	}
@@ -195,7 +203,7 @@ func TestCanceledPrompts(t *testing.T) {
 	for i := range 20 {
 		var l Leg
 		now := 1 + float64(i)/1000
-		e.Begin(&l, now, 100_000, 100_000, true, false)
+		begin(e, &l, now, 100_000, 100_000, true, false)
 		e.End(&l, now+.0005)
 	}
 	if w := e.Work(2); w.Prompts > .01 {
@@ -213,19 +221,25 @@ func TestDemand(t *testing.T) {
 	}
 	e := m.NewEngine()
 	var l Leg
-	e.Begin(&l, 0, 10, 0, true, false)
+	begin(e, &l, 0, 10, 0, true, false)
 	before := m.Demand(100).LongGaps
-	e.Said(&l, 0, 1005, 1000, 10, 5)
+	e.FirstToken(&l, 0)
+	for i := range 5 { // a thousand tokens, and five late ones, of which the last is not told yet
+		e.Said(&l, float64(i), 200)
+		e.Said(&l, float64(i)+.9, 1)
+	}
 	d := m.Demand(100)
-	if !near(d.Rate, 4, .15) || !near(d.Answer, 100, .01) || !near(d.Error, .1, .02) || !near(d.LongGaps-before, 1000*.01+.05-5, .01) {
+	if !near(d.Rate, 4, .15) || !near(d.Answer, 100, .01) || !near(d.Error, .1, .02) || !near(d.LongGaps-before, 1004*.01-4, .01) {
 		t.Errorf("got %+v, %v long gaps before", d, before)
 	}
 	if late := m.Demand(1000).Rate; late > 1e-6 {
 		t.Errorf("a rate of %v long after the last request", late)
 	}
-	e.Said(&l, 0, 1000, 0, 0, 1000)
-	if got := m.Demand(100).LongGaps; got != -10 {
-		t.Errorf("%v long gaps; want a bound of %v", got, -10)
+	for i := range 2000 {
+		e.Said(&l, 10+float64(i), 1)
+	}
+	if got := m.Demand(100).LongGaps; got != -100 {
+		t.Errorf("%v long gaps; want a bound of %v", got, -100)
 	}
 }
 
@@ -234,7 +248,7 @@ func TestRandomWalk(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		m := NewModel()
-		e := m.NewEngine()
+		e, other := m.NewEngine(), m.NewEngine()
 		legs := make([]Leg, 8)
 		begun := make([]bool, len(legs))
 		now := 0.0
@@ -242,24 +256,26 @@ func TestRandomWalk(t *testing.T) {
 			now += rng.Float64() * float64(rng.IntN(3)) // sometimes no time passes
 			i := rng.IntN(len(legs))
 			l := &legs[i]
-			switch rng.IntN(4) {
+			switch rng.IntN(5) {
+			case 4:
+				e.Whole(l, now, rng.IntN(500))
 			case 0:
 				if !begun[i] {
 					n := rng.IntN(50_000)
-					e.Begin(l, now, n, rng.IntN(n+1), rng.IntN(2) == 0, rng.IntN(2) == 0)
+					begin(e, l, now, n, rng.IntN(n+1), rng.IntN(2) == 0, rng.IntN(2) == 0)
 					begun[i] = true
 				}
 			case 1:
 				e.FirstToken(l, now)
 			case 2:
-				e.Said(l, now, 40, rng.IntN(30), rng.Float64(), rng.IntN(3))
+				e.Said(l, now, rng.IntN(40))
 			case 3:
 				e.End(l, now)
 				begun[i] = false
 			}
-			m.Moved(rng.IntN(1000), rng.Float64()-.1)
+			m.Moved(e, other, rng.IntN(1000), rng.Float64()-.1)
 			w, d := e.Work(now), m.Demand(now)
-			for _, x := range append(append(w.Speed.Prompt[:], w.Speed.Step[:]...), w.Wait, w.Prompts, w.Speed.LongGaps, d.Rate, d.Move[0], d.Move[1]) {
+			for _, x := range append(append(w.Speed.Prompt[:], w.Speed.Step[:]...), w.Wait, w.Prompts, w.Speed.LongGaps, d.Rate, d.Move[0], d.Move[1], m.HandOver(e, other), m.HandOver(other, e)) {
 				if math.IsNaN(x) || math.IsInf(x, 0) || x < 0 {
 					t.Fatalf("seed %d: %+v %+v", seed, w, d)
 				}
@@ -271,5 +287,145 @@ func TestRandomWalk(t *testing.T) {
 		if w := e.Work(now); w.Streams != 0 || w.Context != 0 || w.Wait != 0 {
 			t.Fatalf("seed %d: %+v is left", seed, w)
 		}
+	}
+}
+
+// TestWholeAnswers: where no answer is streamed, prompts and steps are learned from how long whole answers take.
+func TestWholeAnswers(t *testing.T) {
+	m := NewModel()
+	e := m.NewEngine()
+	rng := rand.New(rand.NewPCG(1, 1))
+	now := 0.0
+	seconds := func(n, answer int) float64 { return .05 + 3e-4*float64(n) + .03*float64(answer-1) }
+	predicted := func(n, answer int) float64 {
+		w := e.Work(now)
+		step := w.Speed.Step[0] + w.Speed.Step[1] + w.Speed.Step[2]*float64(n)
+		sum := step * float64(answer-1)
+		for i, x := range policies.PromptTerms(n, n, step) {
+			sum += x * w.Speed.Prompt[i]
+		}
+		return sum
+	}
+	for range 1000 {
+		n, answer := 100+rng.IntN(20_000), 1+rng.IntN(300)
+		var l Leg
+		begin(e, &l, now, n, n, true, true)
+		now += seconds(n, answer)
+		e.Whole(&l, now, answer)
+		e.End(&l, now)
+		now += .1
+	}
+	for _, x := range []struct{ n, answer int }{{500, 1}, {500, 300}, {10_000, 1}, {20_000, 1}, {20_000, 200}} {
+		if got, want := predicted(x.n, x.answer), seconds(x.n, x.answer); !near(got, want, .2) {
+			t.Errorf("%d tokens and an answer of %d: %.2f s; want %.2f", x.n, x.answer, got, want)
+		}
+	}
+}
+
+// TestHandOvers: one pair of engines takes five times as long as others. A pair that was not seen yet takes as long as its slower end.
+func TestHandOvers(t *testing.T) {
+	m := NewModel()
+	p := []*Engine{m.NewEngine(), m.NewEngine()}
+	d := []*Engine{m.NewEngine(), m.NewEngine(), m.NewEngine()}
+	if got := m.HandOver(p[0], d[0]); got != 1 {
+		t.Errorf("before any: %v times; want 1", got)
+	}
+	seconds := func(tokens int) float64 { return .01 + 1e-5*float64(tokens) }
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 300 {
+		n := rng.IntN(20_000)
+		m.Moved(p[0], d[0], n, seconds(n))
+		m.Moved(p[0], d[1], n, seconds(n))
+		m.Moved(p[1], d[1], n, 5*seconds(n))
+	}
+	of := func(p, d *Engine, n int) float64 {
+		demand := m.Demand(0)
+		return m.HandOver(p, d) * demand.MoveSeconds(n, d.StepSeconds())
+	}
+	for _, n := range []int{100, 5000, 20_000} {
+		for _, x := range []struct {
+			what string
+			p, d *Engine
+			want float64
+		}{{"fast", p[0], d[0], 1}, {"the slow one's decode with another", p[0], d[1], 1}, {"slow", p[1], d[1], 5}, {"not seen, of the slow prefill", p[1], d[0], 5}} {
+			if got, want := of(x.p, x.d, n), x.want*seconds(n); !near(got, want, .25) {
+				t.Errorf("%s, %d tokens: %.3f s; want %.3f", x.what, n, got, want)
+			}
+		}
+	}
+	if got := m.HandOver(p[0], d[2]); got > 1 {
+		t.Errorf("a new decode engine and a fast prefill engine: %v times; want 1 at most", got)
+	}
+	for range 2 * mostPairs {
+		m.Moved(m.NewEngine(), d[0], 100, .01)
+	}
+	if n := len(m.handOvers.pairs); n > mostPairs {
+		t.Errorf("%d pairs are kept", n)
+	}
+}
+
+// TestLongGaps: how many long gaps a second of prompts makes in a stream is learned from how long these are.
+func TestLongGaps(t *testing.T) {
+	e := NewModel().NewEngine()
+	if got := e.Work(0).Speed.LongGaps; got != firstLongGaps {
+		t.Errorf("%v before any", got)
+	}
+	l := Leg{Prompt: 10, Answers: true, Late: .05}
+	e.Begin(&l, 0)
+	e.FirstToken(&l, 0)
+	now := 0.0
+	for i := range 50 * toldEvery {
+		if now += .02; i%toldEvery < 4 {
+			now += .23
+		}
+		e.Said(&l, now, 1)
+	}
+	if got := e.Work(now).Speed.LongGaps; !near(got, 4, .05) {
+		t.Errorf("%v in a second; want 4, as gaps are of 0.25 s", got)
+	}
+}
+
+// TestHandOverToBusyEngines: the first token waits for the step under way and for its own, so a hand-over to an engine with more streams takes longer.
+func TestHandOverToBusyEngines(t *testing.T) {
+	m := NewModel()
+	p, idle, busy := m.NewEngine(), m.NewEngine(), m.NewEngine()
+	for range 300 {
+		busy.Begin(&Leg{Prompt: 1000, Answers: true}, 0)
+	}
+	for i := range 300 {
+		for _, d := range []*Engine{idle, busy} {
+			m.Moved(p, d, 100*(i%50), .005+2*d.StepSeconds())
+		}
+	}
+	demand := m.Demand(0)
+	for _, d := range []*Engine{idle, busy} {
+		if got, want := demand.MoveSeconds(1000, d.StepSeconds()), .005+2*d.StepSeconds(); !near(got, want, .1) {
+			t.Errorf("%v s with steps of %v s; want %v", got, d.StepSeconds(), want)
+		}
+	}
+}
+
+// TestPromptsOfOneStep: two prompts whose last parts are computed in one step have first tokens at once. Neither teaches that prompts take longer.
+func TestPromptsOfOneStep(t *testing.T) {
+	m := scripted()
+	e := m.NewEngine()
+	now := 0.0
+	for range 200 {
+		legs := [4]Leg{}
+		for i := range legs {
+			legs[i] = Leg{Prompt: 1000, Uncached: 1000}
+			e.Begin(&legs[i], now)
+		}
+		for i := range legs { // each takes a second
+			if i%2 == 0 {
+				now += 2
+			}
+			e.FirstToken(&legs[i], now)
+		}
+	}
+	l := Leg{Prompt: 1000, Uncached: 1000}
+	e.Begin(&l, now)
+	if got := e.Work(now).Wait; !near(got, 1, .15) {
+		t.Errorf("a prompt takes %.2f s; want 1", got)
 	}
 }

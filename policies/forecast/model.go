@@ -9,36 +9,48 @@ import (
 
 // Model is what the engines of one model have in common. It is safe for concurrent use. NewModel makes one.
 type Model struct {
-	mu       sync.Mutex
-	prompt   fit
-	step     fit
-	move     fit     // seconds from prefill's end to decode's first token, by policies.MoveTerms
-	arrivals decayed // requests
-	answer   float64 // tokens of an answer, in the mean of recent ones
-	tokens   decayed // of answers
-	allowed  float64 // long gaps that there may be
-	late     float64 // by how much times to the first token differ from what was predicted, in the mean of recent ones, as a part of the time
+	mu         sync.Mutex
+	prompt     fit
+	step       fit
+	arrivals   decayed // requests
+	answer     float64 // tokens of an answer, in the mean of recent ones
+	tokens     decayed // of answers
+	computes   float64 // seconds of a prompt, in the mean of recent ones and of 0, which counts less the more there were
+	squares    float64 // of these, likewise
+	computed   float64 // what the prompts count in computes
+	allowed    float64 // long gaps that there may be
+	othersRate float64 // requests a second that other gateways are sent
+	late       float64 // by how much times to the first token differ from what was predicted, in the mean of recent ones, as a part of the time
+	astray     float64 // by how much moves of conversations differed from what was predicted, in the mean of recent ones, as a part of the time
+
+	handOvers, migrations transfers
 }
 
 // What is thought of engines before anything was seen of any. It is soon of no importance.
 var (
 	firstPrompt = []float64{.02, 3e-6, 5e-5, 1e-9, 5e-4}
 	firstStep   = []float64{.015, 1e-4, 3e-8}
-	firstMove   = []float64{.002, 2e-6}
+	firstMove   = []float64{.002, 2e-6, 1.5}
+	// Two requests, each with a step of its own, and a transfer that waits for the first.
+	firstMigration = []float64{.02, 5e-6, 2}
 )
 
 const (
-	firstAnswer = 256 // tokens
+	firstAnswer = 256     // tokens
+	mostAnswer  = 1 << 16 // tokens that an answer counts for at most: engines claim what they like
 	firstLate   = .2
-	// Of all tokens, one in a hundred may come late. What is saved up is bounded: by mostAllowed, or by savedUp, whichever is more.
-	longGapsAllowed = .01
-	mostAllowed     = 100
-	savedUp         = 3 // of what the tokens of the last 20 s allow
+	firstAstray = .5
+	// What is saved up of late tokens, or owed, is bounded: by mostAllowed, or by savedUp, whichever is more.
+	mostAllowed = 100
+	savedUp     = 3 // of what the tokens of the last 20 s allow
 )
 
 // NewModel returns a model of whose engines nothing is known.
 func NewModel() *Model {
-	return &Model{prompt: newFit(firstPrompt...), step: newFit(firstStep...), move: newFit(firstMove...), answer: firstAnswer, late: firstLate, allowed: mostAllowed / 2}
+	m := &Model{prompt: newFit(firstPrompt...), step: newFit(firstStep...), answer: firstAnswer, late: firstLate, allowed: mostAllowed / 4, astray: firstAstray,
+		handOvers: newTransfers(handOver, firstMove), migrations: newTransfers(migration, firstMigration)}
+	m.prompt.beside, m.step.beside = &m.step, &m.prompt
+	return m
 }
 
 // Arrived notes that a request is given to engines.
@@ -52,18 +64,7 @@ func (m *Model) Arrived(now float64) {
 func (m *Model) Answered(tokens int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.answer += (max(1, float64(tokens)) - m.answer) / 32
-}
-
-// Moved notes the seconds between the end of a prompt on prefill and the first token from decode, which lacked so many of its tokens.
-func (m *Model) Moved(tokens int, seconds float64) {
-	if seconds <= 0 {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := policies.MoveTerms(tokens)
-	m.move.learnFrom(vector{t[0], t[1]}, seconds, &ratio{})
+	m.answer += (min(mostAnswer, max(1, float64(tokens))) - m.answer) / 32
 }
 
 // Predicted notes the time to a first token, and what had been predicted, in seconds.
@@ -78,19 +79,46 @@ func (m *Model) Predicted(predicted, was float64) {
 
 // Demand is what is asked of the engines at a time.
 func (m *Model) Demand(now float64) policies.Demand {
+	move := m.handOvers.terms()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return policies.Demand{Rate: m.arrivals.at(now) / recent, Answer: m.answer, LongGaps: m.allowed, Error: m.late, Move: [2]float64(m.move.weights[:2])}
+	return policies.Demand{Rate: m.arrivals.at(now)/recent + m.othersRate, Answer: m.answer, PromptFound: m.squares / max(m.computes, 1e-9), LongGaps: m.allowed, Error: m.late, Move: move}
 }
 
-// promptSeconds is how long an engine reads and computes a prompt of these terms, in the mean of engines.
-func (m *Model) promptSeconds(x vector) (reads, computes float64) {
+// PromptSeconds is how long an engine computes a prompt, in the mean of recent ones; 0 before the first.
+func (m *Model) PromptSeconds() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.computes / max(m.computed, 1e-9)
+}
+
+// given is how long an engine reads and computes a prompt of these terms that it is given, in the mean of engines.
+func (m *Model) given(x vector) (reads, computes float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := m.prompt.of(x)
 	clear(x[policies.ReadTerms:])
 	reads = m.prompt.of(x)
-	return reads, all - reads
+	computes = all - reads
+	m.computes += (computes - m.computes) / 128
+	m.squares += (computes*computes - m.squares) / 128
+	m.computed += (1 - m.computed) / 128
+	return reads, computes
+}
+
+// ComputeSeconds is how long an engine without streams computes a prompt of so many tokens none of which it has, in the mean of engines.
+func (m *Model) ComputeSeconds(tokens int) float64 {
+	x := policies.PromptTerms(tokens, tokens, m.stepSeconds(0, 0))
+	clear(x[:policies.ReadTerms])
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.prompt.of(x)
+}
+
+func (m *Model) promptSeconds(x vector) float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.prompt.of(x)
 }
 
 func (m *Model) stepSeconds(streams, context int) float64 {
@@ -111,6 +139,19 @@ func (m *Model) learnStep(x vector, seconds float64, of *ratio) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.step.learnFrom(x, seconds, of)
+}
+
+// learnWhole takes in how long a prompt and so many steps took together.
+func (m *Model) learnWhole(prompt, step vector, steps int, seconds float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range step {
+		step[i] *= float64(steps)
+	}
+	m.prompt.learn(prompt, step, seconds)
+	if steps > 0 {
+		m.step.learn(step, prompt, seconds)
+	}
 }
 
 // speed is that of an engine whose prompts and steps take so many times as long as those of engines in the mean.
@@ -136,6 +177,6 @@ func (m *Model) said(now float64, tokens, long int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.tokens.add(now, float64(tokens))
-	most := max(mostAllowed, savedUp*longGapsAllowed*m.tokens.at(now))
-	m.allowed = max(-most/10, min(most, m.allowed+longGapsAllowed*float64(tokens)-float64(long)))
+	most := max(mostAllowed, savedUp*policies.LateTokens*m.tokens.at(now))
+	m.allowed = max(-most, min(most, m.allowed+policies.LateTokens*float64(tokens)-float64(long)))
 }

@@ -60,6 +60,24 @@ func (x *Index) Chain(dst []uint64, k Key, part []byte) ([]uint64, Key) {
 	return dst, Key(link(h, maphash.Bytes(x.seed, part)))
 }
 
+// End returns the key of all that a chain stands for up to byte n of a part of its prompt: key and before, how many links it had then, are of what
+// stands before the part. It is not the key of any piece.
+func (x *Index) End(chain []uint64, key Key, before int, part []byte, n int) uint64 {
+	h, at := uint64(key), 0
+	for i := before; i < len(chain) && at+pieceAt(i) <= n; i++ {
+		h, at = chain[i], at+pieceAt(i)
+	}
+	return link(link(h, maphash.Bytes(x.seed, part[at:n])), endMark)
+}
+
+// Answered returns the key of an end and the answer to the prompt that ends there, whatever it is.
+func Answered(end uint64) uint64 { return link(end, answerMark) }
+
+const (
+	endMark    = 0x656e64
+	answerMark = 0x616e7377
+)
+
 // link is the hash of all that h stands for, and of what next stands for behind that. The seed of maphash is this process's secret, so
 // that nobody can look for prompts whose links are equal; of a million links two are with odds of about 3 in 10^8.
 func link(h, next uint64) uint64 {

@@ -1,6 +1,7 @@
 // Package prefixes remembers which engine was given which beginnings of prompts, and so what its prefix cache is thought to hold. It
 // knows no engine, no prompt and no time: a prompt is a chain of hashes, an engine a Holder. Its memory is bounded; what was not asked
-// for the longest is forgotten first. Package router/fleet asks it when it selects engines for a request whose policy looks at prefixes, and
+// for the longest is forgotten first. Of a holder whose capacity is known, what would not fit into its cache is forgotten too, as an engine
+// evicts blocks (cache.go). Package router/fleet asks it when it selects engines for a request whose policy looks at prefixes, and
 // tells it which engine gets the prompt, from any goroutine.
 package prefixes
 
@@ -20,6 +21,8 @@ type Index struct {
 	buckets []uint32 // the first link of each
 	has     []uint64 // words for each link: a bit for each holder that has it
 	words   int
+	caches  []*cache // of each holder; nil: its capacity is not known
+	nodes   int      // of all caches
 	live    []uint64 // a bit for each holder that there is
 	dirty   []uint64 // a bit for each that there was: links may have its bit still
 	room    []uint64 // of Find
@@ -41,29 +44,30 @@ type Holder uint32
 type Stats struct {
 	Links   int    // that are remembered
 	Bound   int    // that may be
-	Bytes   int    // of memory, whether it was touched or not
+	Bytes   int    // of memory, whether it was touched or not; of caches, what they use
 	Looked  uint64 // links that were looked for
 	Known   uint64 // of these, links that some engine had
 	Evicted uint64 // links that were forgotten to make room
 }
 
 // New returns an index of at most so many links, one at least. Each takes 24 bytes, 4 to 8 in the table of hashes, and 8 for each 64
-// engines or part of that: 36 to 40 with up to 64 engines, which is all the memory that it ever takes.
+// engines or part of that: 36 to 40 with up to 64 engines. Each takes 40 more for each holder of known capacity that has it, mostNodes of them at
+// most. That is all the memory that it ever takes.
 func New(bound int) *Index {
 	bound = min(max(bound, 1), 1<<31)
 	buckets := 1 << bits.Len(uint(bound-1))
 	return &Index{
 		seed: maphash.MakeSeed(), bound: bound,
 		links: make([]entry, 1, bound+1), buckets: make([]uint32, buckets),
-		has: make([]uint64, bound+1), words: 1, live: make([]uint64, 1), dirty: make([]uint64, 1), room: make([]uint64, 1),
+		has: make([]uint64, bound+1), words: 1, caches: make([]*cache, 64), live: make([]uint64, 1), dirty: make([]uint64, 1), room: make([]uint64, 1),
 	}
 }
 
 // Bound is how many links the index may hold.
 func (x *Index) Bound() int { return x.bound }
 
-// Join returns a holder that has nothing.
-func (x *Index) Join() Holder {
+// Join returns a holder that has nothing. Its cache has room for so many tokens; 0: that is not known.
+func (x *Index) Join(capacity int) Holder {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	h, ok := x.unused()
@@ -75,6 +79,9 @@ func (x *Index) Join() Holder {
 		}
 	}
 	set(x.live, h)
+	if capacity > 0 {
+		x.caches[h] = newCache(capacity)
+	}
 	return h
 }
 
@@ -88,6 +95,20 @@ func (x *Index) Leave(h Holder) {
 	}
 	x.live[h/64] &^= 1 << (h % 64)
 	set(x.dirty, h)
+	if c := x.caches[h]; c != nil {
+		x.nodes -= c.len()
+		x.caches[h] = nil
+	}
+}
+
+// Has appends a word for each 64 holders to dst: a bit for each holder that has the link, which is the end of a prompt (Prompt.Ends).
+func (x *Index) Has(hash uint64, dst []uint64) []uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if at := x.find(hash); at != 0 {
+		return append(dst, x.of(at)...)
+	}
+	return dst
 }
 
 // Find returns how many links of a chain, from its first, each holder has, in pieces, which it grows to the highest holder that there
@@ -131,23 +152,134 @@ func (x *Index) Find(chain []uint64, pieces []int32) []int32 {
 	return pieces
 }
 
-// Note has a holder have a chain, as from now on it is thought to. A holder that has left has nothing.
-func (x *Index) Note(chain []uint64, h Holder) {
+// Prompt is what a holder has of a prompt, or of that and its answer.
+type Prompt struct {
+	Links []uint64 // its chain
+	Rate  float64  // tokens of a byte
+	Ends  []End    // what follows the links, in this order
+}
+
+// End is a link that stands for something of any length: the rest of a prompt, or an answer.
+type End struct {
+	Hash   uint64
+	Tokens int
+}
+
+// Note has a holder have a prompt, as from now on it is thought to. A holder that has left has nothing. It returns what Undo needs.
+func (x *Index) Note(p *Prompt, h Holder) (stamp uint32) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !in(x.live, h) {
+		return 0
+	}
+	c := x.caches[h]
+	if c != nil {
+		c.clock++
+		stamp = c.clock
+	}
+	chain := p.Links[:min(len(p.Links), x.bound)]
+	if len(chain) > 0 { // else it would be more ends than prompts
+		for i := len(p.Ends) - 1; i >= 0; i-- {
+			x.note(p.Ends[i].Hash, h, c, p.Ends[i].Tokens)
+		}
+	}
+	for i := len(chain) - 1; i >= 0; i-- { // so that of a chain the first link is the newest
+		x.note(chain[i], h, c, int(p.Rate*float64(pieceAt(i))+.5))
+	}
+	return stamp
+}
+
+// Reserved is room in a holder's cache for a prompt that its engine is to be handed. The zero value is none.
+type Reserved struct {
+	cache  *cache
+	tokens int
+}
+
+// Reserve has a holder's cache have room for so many tokens less, until Return.
+func (x *Index) Reserve(h Holder, tokens int) Reserved {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	c := x.caches[h]
+	if c == nil || !in(x.live, h) || tokens <= 0 {
+		return Reserved{}
+	}
+	c.capacity -= tokens
+	x.fit(h, c)
+	return Reserved{c, tokens}
+}
+
+// Return gives back what was reserved. It must not be called twice.
+func (x *Index) Return(r Reserved) {
+	if r.cache == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	r.cache.capacity += r.tokens
+}
+
+// note has a holder have a link, and makes it the newest.
+func (x *Index) note(hash uint64, h Holder, c *cache, tokens int) {
+	at := x.find(hash)
+	if at == 0 {
+		at = x.add(hash)
+	} else if x.links[0].older != at {
+		x.unring(at)
+		x.ring(at)
+	}
+	set(x.of(at), h)
+	if c == nil {
+		return
+	}
+	if c.use(at, tokens) {
+		x.nodes++
+	}
+	x.fit(h, c)
+}
+
+// fit has a holder lose what its cache has no room for.
+func (x *Index) fit(h Holder, c *cache) {
+	for c.len() > 1 && (c.used > c.capacity || x.nodes > mostNodes*x.bound) {
+		x.lose(c.oldest(), h, c)
+	}
+}
+
+// lose has a holder have a link no more.
+func (x *Index) lose(at uint32, h Holder, c *cache) {
+	x.of(at)[h/64] &^= 1 << (h % 64)
+	if c != nil && c.remove(at) {
+		x.nodes--
+	}
+}
+
+// Undo takes back of what Note has noted, with that stamp, the ends and all links from the one with this index: the holder did not get them after
+// all. What was noted again since stays, but for a holder whose capacity is not known, as it is not known then.
+func (x *Index) Undo(p *Prompt, from int, h Holder, stamp uint32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !in(x.live, h) {
 		return
 	}
-	chain = chain[:min(len(chain), x.bound)]
-	for i := len(chain) - 1; i >= 0; i-- { // so that of a chain the first link is the newest
-		at := x.find(chain[i])
-		if at == 0 {
-			at = x.add(chain[i])
-		} else if x.links[0].older != at {
-			x.unring(at)
-			x.ring(at)
+	c := x.caches[h]
+	undo := func(hash uint64) {
+		if at := x.find(hash); at != 0 && (c == nil || c.stampOf(at) == stamp) {
+			x.lose(at, h, c)
 		}
-		set(x.of(at), h)
+	}
+	for _, hash := range p.Links[min(from, len(p.Links)):] {
+		undo(hash)
+	}
+	for _, e := range p.Ends {
+		undo(e.Hash)
+	}
+}
+
+// Drop has a holder have a link no more, as others stand for it.
+func (x *Index) Drop(hash uint64, h Holder) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if at := x.find(hash); at != 0 && in(x.live, h) {
+		x.lose(at, h, x.caches[h])
 	}
 }
 
@@ -157,7 +289,7 @@ func (x *Index) Stats() Stats {
 	defer x.mu.Unlock()
 	s := x.stats
 	s.Links, s.Bound = len(x.links)-1, x.bound
-	s.Bytes = cap(x.links)*24 + len(x.buckets)*4 + len(x.has)*8
+	s.Bytes = cap(x.links)*24 + len(x.buckets)*4 + len(x.has)*8 + x.nodes*nodeBytes
 	return s
 }
 
@@ -192,7 +324,7 @@ func (x *Index) add(hash uint64) uint32 {
 			from = &x.links[*from].next
 		}
 		*from = x.links[at].next
-		clear(x.of(at))
+		x.forget(at)
 		x.stats.Evicted++
 	}
 	first := x.bucket(hash)
@@ -200,6 +332,18 @@ func (x *Index) add(hash uint64) uint32 {
 	*first = at
 	x.ring(at)
 	return at
+}
+
+// forget has no holder have a link.
+func (x *Index) forget(at uint32) {
+	for w, has := range x.of(at) {
+		for ; has != 0; has &= has - 1 {
+			if c := x.caches[64*w+bits.TrailingZeros64(has)]; c != nil && c.remove(at) {
+				x.nodes--
+			}
+		}
+	}
+	clear(x.of(at))
 }
 
 // ring makes a link the newest.
@@ -243,7 +387,12 @@ func (x *Index) grow() {
 	}
 	x.has, x.words = has, x.words+1
 	x.live, x.dirty, x.room = append(x.live, 0), append(x.dirty, 0), append(x.room, 0)
+	x.caches = append(x.caches, make([]*cache, 64)...)
 }
 
-func set(words []uint64, h Holder)     { words[h/64] |= 1 << (h % 64) }
+func set(words []uint64, h Holder) { words[h/64] |= 1 << (h % 64) }
+
+// In reports whether a holder's bit is among those that Has has appended.
+func In(words []uint64, h Holder) bool { return in(words, h) }
+
 func in(words []uint64, h Holder) bool { return int(h/64) < len(words) && words[h/64]>>(h%64)&1 == 1 }

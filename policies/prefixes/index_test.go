@@ -66,7 +66,7 @@ func TestIndexAgainstNaive(t *testing.T) {
 			chain, _ := x.Chain(nil, x.Key(0, []string{"a", "b"}[rng.IntN(2)]), prompt[:rng.IntN(len(prompt))])
 			switch who := rng.IntN(next + 1); {
 			case len(holders) < 3 || rng.IntN(20) == 0:
-				holders[next] = x.Join()
+				holders[next] = x.Join(0)
 				next++
 			case rng.IntN(10) == 0:
 				if h, there := holders[who]; there {
@@ -76,7 +76,7 @@ func TestIndexAgainstNaive(t *testing.T) {
 				}
 			default:
 				if h, there := holders[who]; there {
-					x.Note(chain, h)
+					x.Note(&Prompt{Links: chain}, h)
 					n.note(chain, who)
 				}
 			}
@@ -97,13 +97,13 @@ func TestIndexAgainstNaive(t *testing.T) {
 // before.
 func TestIndexForgetsTheOldest(t *testing.T) {
 	x := New(8)
-	h, size := x.Join(), x.Stats().Bytes
+	h, size := x.Join(0), x.Stats().Bytes
 	note := func(from, n int) []uint64 {
 		var chain []uint64
 		for i := range n {
 			chain = append(chain, uint64(from+i))
 		}
-		x.Note(chain, h)
+		x.Note(&Prompt{Links: chain}, h)
 		return chain
 	}
 	found := func(chain []uint64) int { return int(x.Find(chain, nil)[h]) }
@@ -130,7 +130,7 @@ func TestIndexMemory(t *testing.T) {
 		}
 		before := x.Stats().Bytes
 		for range 65 {
-			x.Join()
+			x.Join(0)
 		}
 		if got, want := x.Stats().Bytes, before+8*(bound+1); got != want {
 			t.Errorf("%d links take %d bytes with 65 engines; want %d", bound, got, want)
@@ -142,20 +142,20 @@ func TestIndexMemory(t *testing.T) {
 // than are needed at a time.
 func TestHolders(t *testing.T) {
 	x := New(100)
-	stays := x.Join()
+	stays := x.Join(0)
 	chain := []uint64{1, 2, 3}
-	x.Note(chain, stays)
+	x.Note(&Prompt{Links: chain}, stays)
 	for i := range 500 {
-		h := x.Join()
+		h := x.Join(0)
 		if p := x.Find(chain, nil); p[h] != 0 || p[stays] != 3 {
 			t.Fatalf("engine %d has %d pieces when it joins, the one that stays %d; want 0 and 3", i, p[h], p[stays])
 		}
-		x.Note(chain[:2], h)
+		x.Note(&Prompt{Links: chain[:2]}, h)
 		if p := x.Find(chain, nil); p[h] != 2 {
 			t.Fatalf("engine %d has %d pieces; want 2", i, p[h])
 		}
 		x.Leave(h)
-		x.Note(chain, h) // a leg that was late
+		x.Note(&Prompt{Links: chain}, h) // a leg that was late
 		if p := x.Find(chain, nil); p[h] != 0 {
 			t.Fatalf("engine %d has %d pieces when it has left", i, p[h])
 		}
@@ -242,13 +242,13 @@ func TestChains(t *testing.T) {
 // TestIndexAllocations: a request costs no memory.
 func TestIndexAllocations(t *testing.T) {
 	x := New(1000)
-	h, prompt := x.Join(), make([]byte, 220<<10)
+	h, prompt := x.Join(0), make([]byte, 220<<10)
 	chain, pieces := make([]uint64, 0, 500), make([]int32, 64)
 	if got := testing.AllocsPerRun(20, func() {
 		prompt[0]++
 		chain, _ = x.Chain(chain[:0], x.Key(0, "model"), prompt)
 		pieces = x.Find(chain, pieces)
-		x.Note(chain, h)
+		x.Note(&Prompt{Links: chain}, h)
 	}); got != 0 {
 		t.Errorf("%v allocations a request; want 0", got)
 	}
@@ -258,13 +258,13 @@ func BenchmarkRequest(b *testing.B) {
 	for _, kb := range []int{1, 16, 220} {
 		b.Run(fmt.Sprint(kb, "KB"), func(b *testing.B) {
 			x := New(1 << 20)
-			h, prompt := x.Join(), make([]byte, kb<<10)
+			h, prompt := x.Join(0), make([]byte, kb<<10)
 			chain, pieces := make([]uint64, 0, 500), make([]int32, 64)
 			for i := 0; b.Loop(); i++ {
 				prompt[0], prompt[1] = byte(i), byte(i>>8)
 				chain, _ = x.Chain(chain[:0], 0, prompt)
 				pieces = x.Find(chain, pieces)
-				x.Note(chain, h)
+				x.Note(&Prompt{Links: chain}, h)
 			}
 		})
 	}
@@ -273,11 +273,11 @@ func BenchmarkRequest(b *testing.B) {
 // TestIndexBuckets: prompts that have much in common, and then nothing, are spread over all buckets.
 func TestIndexBuckets(t *testing.T) {
 	x := New(1 << 14)
-	h, prompt := x.Join(), make([]byte, 16*finePiece)
+	h, prompt := x.Join(0), make([]byte, 16*finePiece)
 	for i := range 1 << 10 {
 		prompt[5*finePiece], prompt[5*finePiece+1] = byte(i), byte(i>>8)
 		chain, _ := x.Chain(nil, 0, prompt)
-		x.Note(chain, h)
+		x.Note(&Prompt{Links: chain}, h)
 	}
 	longest := 0
 	for _, at := range x.buckets {

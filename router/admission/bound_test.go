@@ -137,7 +137,7 @@ func TestFlowsAreBounded(t *testing.T) {
 
 type always int
 
-func (n always) Places() int { return int(n) }
+func (n always) Places(int, int) int { return int(n) }
 
 // TestAllocationsOfPlace: a place that is free costs no allocation, whether or not service is counted.
 func TestAllocationsOfPlace(t *testing.T) {

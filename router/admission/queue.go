@@ -16,9 +16,9 @@ import (
 
 // Capacity is what a queue asks of the model whose requests it orders.
 type Capacity interface {
-	// Places is how many requests may be with engines at once. It is called with the queue locked: it must not block and must not use
-	// the queue.
-	Places() int
+	// Places is how many requests may be with engines at once, while so many are and so many wait. It is called with the queue locked: it must not
+	// block and must not use the queue.
+	Places(running, waiting int) int
 }
 
 // Queue is the queue of one model and its counters. It is safe for concurrent use. A reload of the configuration changes its limits and its order
@@ -47,7 +47,11 @@ type Request struct {
 	Weight   int       // of the tenant: its share of the service; 0 is 1
 	Session  uint64    // 0: it is a session of its own
 	Prompt   int       // tokens, as estimated
+	// Ready says whether engines can be given the request now; nil: they always can. It is called with the queue locked, as Places.
+	Ready func() bool
 }
+
+func (r *Request) ready() bool { return r.Ready == nil || r.Ready() }
 
 // Used is what the engines have done for a request.
 type Used struct {
@@ -108,7 +112,7 @@ func (q *Queue) TryAcquire(r Request, now time.Time) (Slot, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.advanceLocked(now)
-	if !q.list.take(q.capacity.Places()) {
+	if q.list.waiting > 0 || !q.readyLocked(&r) || !q.list.take(q.placesLocked()) {
 		return Slot{}, false
 	}
 	s := Slot{queue: q}
@@ -131,7 +135,11 @@ func (q *Queue) Enqueue(r Request, now time.Time) (Result, *Waiter) {
 	if q.list.fair {
 		q.counts.Store(now.Add(q.halfLife).UnixNano())
 	}
-	place, out := q.list.offer(w, q.capacity.Places(), q.length)
+	places := q.placesLocked()
+	if !q.readyLocked(&w.request) {
+		places = 0
+	}
+	place, out := q.list.offer(w, places, q.length)
 	if out != nil {
 		q.denyLocked(out, reason.QueueFull)
 	}
@@ -143,6 +151,7 @@ func (q *Queue) Enqueue(r Request, now time.Time) (Result, *Waiter) {
 		return q.refusedLocked(reason.QueueFull, q.list.waitOf(&w.request)), nil
 	}
 	q.waited++
+	q.grantLocked() // places may depend on whether requests wait
 	return Result{}, w
 }
 
@@ -194,8 +203,13 @@ func (q *Queue) advanceLocked(now time.Time) {
 	}
 }
 
+// readyLocked reports whether engines can be given a request now: those of an idle model always can.
+func (q *Queue) readyLocked(r *Request) bool { return q.list.running == 0 || r.ready() }
+
+func (q *Queue) placesLocked() int { return q.capacity.Places(q.list.running, q.list.waiting) }
+
 func (q *Queue) grantLocked() {
-	places := q.capacity.Places()
+	places := q.placesLocked()
 	for w := q.list.next(places); w != nil; w = q.list.next(places) {
 		w.done <- Result{Slot: Slot{queue: q, flow: w.held, prompt: w.request.Prompt, age: q.list.age}, Wait: w.wait}
 	}
@@ -207,7 +221,7 @@ func (q *Queue) denyLocked(w *Waiter, why reason.Reason) {
 }
 
 func (q *Queue) refusedLocked(why reason.Reason, w Wait) Result {
-	return Result{Why: why, Wait: w, Drain: q.drain.of(q.list.waiting+1, q.capacity.Places())}
+	return Result{Why: why, Wait: w, Drain: q.drain.of(q.list.waiting+1, q.placesLocked())}
 }
 
 // Stats is the state of a queue, and its counters since the start.
@@ -223,13 +237,13 @@ type Stats struct {
 }
 
 // deniedFor are the reasons for which a request gets no place.
-var deniedFor = [...]reason.Reason{reason.QueueFull, reason.QueueTimeout, reason.ClientLeft, reason.Shutdown}
+var deniedFor = [...]reason.Reason{reason.QueueFull, reason.QueueTimeout, reason.Objective, reason.ClientLeft, reason.Shutdown}
 
 // Stats returns the state of the queue.
 func (q *Queue) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	s := Stats{InFlight: q.list.running, Places: q.capacity.Places(), Waiting: q.list.waiting, Waited: q.waited,
+	s := Stats{InFlight: q.list.running, Places: q.placesLocked(), Waiting: q.list.waiting, Waited: q.waited,
 		Denied: make(map[string]uint64, len(deniedFor))}
 	s.Drain = q.drain.of(q.list.waiting+1, s.Places)
 	for _, l := range q.list.levels {

@@ -15,7 +15,7 @@ import (
 // places is a model with that many places.
 type places struct{ n atomic.Int64 }
 
-func (p *places) Places() int { return int(p.n.Load()) }
+func (p *places) Places(int, int) int { return int(p.n.Load()) }
 
 func newQueue(n, length int) (*admission.Queue, *places) {
 	q, p := new(admission.Queue), new(places)

@@ -213,6 +213,10 @@ func (q *waitlist) next(max int) *Waiter {
 			best, key = w, k
 		}
 	}
+	if best = q.firstReady(best); best == nil {
+		q.grants--
+		return nil
+	}
 	best.wait.Others, best.wait.ByArrival = q.grants-1-best.grants, byArrival
 	q.remove(best)
 	q.running++
@@ -220,6 +224,25 @@ func (q *waitlist) next(max int) *Waiter {
 		q.charge(best.held, float64(best.request.Prompt))
 	}
 	return best
+}
+
+// mostAsked bounds how many requests are asked whether they are ready for one place.
+const mostAsked = 16
+
+// firstReady is w if that is ready or no request is with the engines, else the first that is of those that came first; nil if none is.
+func (q *waitlist) firstReady(w *Waiter) *Waiter {
+	if q.running == 0 || w.request.ready() {
+		return w
+	}
+	asked := 1
+	for _, l := range q.levels {
+		for x := l.line.first; x != nil && asked < mostAsked; x = x.next[0] {
+			if asked++; x != w && x.request.ready() {
+				return x
+			}
+		}
+	}
+	return nil
 }
 
 // done gives back the place of a request that was with the engines.

@@ -114,8 +114,9 @@ type Limits struct {
 	Concurrent         int  `yaml:"concurrent"`           // client connections at once; default 65536
 	IdlePer            int  `yaml:"idle_engine"`          // idle connections kept per engine; default 256
 	// PrefixIndexEntries is how many pieces of prompts the gateway remembers, with the engines that received them, for models with
-	// a policy that looks at prefixes. A piece takes 40 bytes of memory, and 8 more for each 64 engines above the first 64. At most 100
-	// million; default 262144 (10 MB), for 4 million tokens of short prompts or 30 million of long ones.
+	// a policy that looks at prefixes. A piece takes 40 bytes of memory, and 8 more for each 64 engines above the first 64; where engines
+	// say how large their caches are, 40 more for each engine that has it, at most 160. At most 100 million; default 262144 (10 MB, with these at
+	// most 52 MB), for 4 million tokens of short prompts or 30 million of long ones.
 	PrefixIndexEntries int `yaml:"prefix_index_entries"`
 	// KVIndexBlocks is how many KV blocks the gateway remembers, each counted for every engine that has it, for engines with kv_events. A block
 	// takes up to 100 bytes of memory. Past the bound, blocks that engines store are not remembered until others are removed. At most 100

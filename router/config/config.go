@@ -35,6 +35,8 @@ type Config struct {
 	Priorities map[string]int `yaml:"priorities"`
 	// Queue says which of the requests that wait goes next.
 	Queue Queue `yaml:"queue"`
+	// Migration moves the KV of conversations to other engines.
+	Migration Migration `yaml:"migration"`
 	// Strict refuses a body that carries kv_transfer_params with 400 instead of dropping the field. Default false.
 	Strict bool `yaml:"strict"`
 	// Media says which media URLs bodies may contain.
@@ -64,6 +66,11 @@ type Model struct {
 	// false: prefill is asked for the prompt's token ids, and decode is sent them (vLLM 0.27.0 or newer; older engines ignore them). The
 	// answers are the same. Set it if both engines cannot have the same tokenizer and chat template.
 	RetokenizeOnDecode bool `yaml:"retokenize_on_decode"`
+	// FirstToken is the engine whose first token clients of streams get; connector vllm-nixl-pull only. "decode" (default): decode's. "prefill":
+	// prefill's, at once, while the KV moves and decode goes on after it, for requests where the answer is the same as one engine's; decode's
+	// for the others. Both engines must have the same tokenizer. It is not for engines with a reasoning parser that reads text, nor for those
+	// that bound the answer's tokens by a default of their own (max_new_tokens).
+	FirstToken string `yaml:"first_token"`
 	// MaxConcurrentRequests is how many requests may be with the model's engines at once; others wait. Default limits.max_concurrent_requests for each
 	// decode engine that takes requests.
 	MaxConcurrentRequests int `yaml:"max_concurrent_requests"`
@@ -78,6 +85,12 @@ type Model struct {
 	DecodeFrom  Source `yaml:"decode_from"`
 	EnginesFrom Source `yaml:"engines_from"`
 }
+
+// The values of Model.FirstToken.
+const (
+	FirstTokenDecode  = "decode"
+	FirstTokenPrefill = "prefill"
+)
 
 // Engine is one serving instance.
 type Engine struct {
@@ -112,6 +125,10 @@ type Engine struct {
 	// more than 1 the gateway treats each rank as an engine, called <name>.dp<rank>: the policy chooses it, and a header addresses it.
 	// side_channel is that of rank 0, and each further rank uses the next port. Default: the engine itself chooses the rank.
 	DataParallel int `yaml:"data_parallel"`
+	// Revision names the version of the weights and of the engine, for example the revision of a rollout. Prefill and decode engines of
+	// different revisions are never paired, and no stream that one has begun is continued by another. Default: not known, which fits every
+	// revision.
+	Revision string `yaml:"revision"`
 	// KVEvents is where the engine publishes which blocks its prefix cache holds. A change takes effect without a break for the engine's
 	// requests.
 	KVEvents KVEvents `yaml:"kv_events"`
@@ -121,7 +138,7 @@ type Engine struct {
 
 // WithDefaults returns the configuration with every zero replaced by its default. The models are copied.
 func (c Config) WithDefaults() Config {
-	c.Timeouts, c.Limits, c.Health, c.Queue = c.Timeouts.withDefaults(), c.Limits.withDefaults(), c.Health.withDefaults(), c.Queue.withDefaults()
+	c.Timeouts, c.Limits, c.Health, c.Queue, c.Migration = c.Timeouts.withDefaults(), c.Limits.withDefaults(), c.Health.withDefaults(), c.Queue.withDefaults(), c.Migration.withDefaults()
 	models := make([]Model, len(c.Models))
 	copy(models, c.Models)
 	for i := range models {
@@ -155,6 +172,14 @@ func (c Config) Validate() error {
 		if m.RetokenizeOnDecode && !m.Traits().TakesTokenIDs {
 			v.add(key+".retokenize_on_decode", "is true", "false for connector "+m.Connector)
 		}
+		switch {
+		case m.FirstToken != "" && m.FirstToken != FirstTokenDecode && m.FirstToken != FirstTokenPrefill:
+			v.add(key+".first_token", fmt.Sprintf("is %q", m.FirstToken), FirstTokenDecode+" or "+FirstTokenPrefill)
+		case m.FirstToken == FirstTokenPrefill && !m.Traits().TakesTokenIDs:
+			v.add(key+".first_token", "is "+FirstTokenPrefill, FirstTokenDecode+" for connector "+m.Connector)
+		case m.FirstToken == FirstTokenPrefill && m.RetokenizeOnDecode:
+			v.add(key+".first_token", "is "+FirstTokenPrefill, FirstTokenDecode+" where retokenize_on_decode is true: decode goes on from prefill's token ids")
+		}
 		if m.MaxConcurrentRequests < 0 {
 			v.add(key+".max_concurrent_requests", fmt.Sprintf("is %d", m.MaxConcurrentRequests), "more than 0")
 		}
@@ -166,6 +191,7 @@ func (c Config) Validate() error {
 		}
 	}
 	c.Queue.validate(&v)
+	c.Migration.validate(&v)
 	c.Timeouts.validate(&v)
 	c.Media.validate(&v)
 	if c.PrefixCacheSecretFile != "" && !c.IsolatePrefixCache {

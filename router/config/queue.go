@@ -23,6 +23,10 @@ type Queue struct {
 	// Weights are the shares of tenants in the service, by the name of the tenant; order fair only. A tenant of weight 2 gets twice as much as
 	// one of weight 1 while both have requests that wait. From 1 to 1000; default 1.
 	Weights map[string]int `yaml:"weights"`
+	// ByObjective has requests of models with the policy cost wait in the queue until engines have room: until their prompts are computed soon, and
+	// streams keep their objective beside them. One that cannot keep its own time to the first token any more is answered with 429 and reason
+	// objective; one in sixteen waits for timeouts.queue instead. An idle model always has room. Default false.
+	ByObjective bool `yaml:"by_objective"`
 }
 
 // maxWeight bounds a weight.

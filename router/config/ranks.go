@@ -21,16 +21,21 @@ func (e Engine) Ranks() []Engine {
 	}
 	out := make([]Engine, e.DataParallel)
 	for k := range out {
-		one := e
-		one.Name = e.rankName(k)
-		if host, port, err := net.SplitHostPort(e.SideChannel); err == nil {
-			n, _ := strconv.Atoi(port)
-			one.SideChannel = net.JoinHostPort(host, strconv.Itoa(n+k))
-		}
-		one.KVEvents = e.KVEvents.rank(k)
-		out[k] = one
+		out[k] = e.rank(k)
 	}
 	return out
+}
+
+// rank returns the entry of one of the engine's data-parallel ranks.
+func (e Engine) rank(k int) Engine {
+	one := e
+	one.Name = e.rankName(k)
+	if host, port, err := net.SplitHostPort(e.SideChannel); err == nil {
+		n, _ := strconv.Atoi(port)
+		one.SideChannel = net.JoinHostPort(host, strconv.Itoa(n+k))
+	}
+	one.KVEvents = e.KVEvents.rank(k)
+	return one
 }
 
 func (e Engine) rankName(k int) string { return e.Name + ".dp" + strconv.Itoa(k) }

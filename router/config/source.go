@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -12,8 +13,8 @@ import (
 	"pdrouter/router/connector"
 )
 
-// Source is where engines come from besides the lists: a DNS name or a file. The router only checks this section. Its owner polls the
-// source and passes the engines to Apply.
+// Source is where engines come from besides the lists: a DNS name, a file, or pods of Kubernetes. The router only checks this section. Its
+// owner watches the source and passes the engines to Apply.
 type Source struct {
 	// DNS is the base URL of the engines with a name for a host, for example "http://prefill.svc:8000": every address of that
 	// name is an engine, called prefill-10-0-0-7-8000. A name that begins with _ is looked up as SRV, which tells the ports:
@@ -22,29 +23,33 @@ type Source struct {
 	// File is a file with the key engines and a list of the same entries. It is read again when it changes, also if a symbolic link
 	// to it changes. A file with a mistake changes nothing.
 	File string `yaml:"file"`
+	// Kubernetes selects pods; each is an engine.
+	Kubernetes Kubernetes `yaml:"kubernetes"`
 	// Every is the polling interval, varied at random by up to a tenth. Default 5s for a name, 1s for a file.
 	Every time.Duration `yaml:"every"`
 	// Names is the prefix of the engines' names; for dns. Default prefill, decode or engine.
 	Names string `yaml:"names"`
-	// Control is each engine's control, with {host} for its address, for example "http://{host}:9000"; for dns.
+	// Control is each engine's control, with {host} for its address, for example "http://{host}:9000"; for dns and kubernetes.
 	Control string `yaml:"control"`
-	// SideChannel is each engine's side_channel, with {host} for its address, for example "{host}:5600"; for dns.
+	// SideChannel is each engine's side_channel, with {host} for its address, for example "{host}:5600"; for dns and kubernetes.
 	SideChannel string `yaml:"side_channel"`
-	// DataParallel is each engine's data_parallel; for dns.
+	// DataParallel is each engine's data_parallel; for dns and kubernetes.
 	DataParallel int `yaml:"data_parallel"`
-	// BootstrapPort is each engine's bootstrap_port; for dns, in prefill_from of connector sglang.
+	// BootstrapPort is each engine's bootstrap_port; for dns and kubernetes, in prefill_from of connector sglang.
 	BootstrapPort int `yaml:"bootstrap_port"`
-	// TensorParallel is each engine's tensor_parallel; for dns.
+	// TensorParallel is each engine's tensor_parallel; for dns and kubernetes.
 	TensorParallel int `yaml:"tensor_parallel"`
-	// RequestIDRandomizationDisabled is each engine's request_id_randomization_disabled; for dns.
+	// RequestIDRandomizationDisabled is each engine's request_id_randomization_disabled; for dns and kubernetes.
 	RequestIDRandomizationDisabled bool `yaml:"request_id_randomization_disabled"`
-	// KVEvents is each engine's kv_events, with {host} for its address, for example {endpoint: "tcp://{host}:5557"}; for dns.
+	// KVEvents is each engine's kv_events, with {host} for its address, for example {endpoint: "tcp://{host}:5557"}; for dns and kubernetes.
 	KVEvents KVEvents `yaml:"kv_events"`
-	// Placement is each engine's; for dns.
+	// Revision is each engine's revision; for dns and kubernetes.
+	Revision string `yaml:"revision"`
+	// Placement is each engine's; for dns and kubernetes.
 	Placement `yaml:",inline"`
-	// BearerTokenFile is each engine's bearer_token_file; for dns.
+	// BearerTokenFile is each engine's bearer_token_file; for dns and kubernetes.
 	BearerTokenFile string `yaml:"bearer_token_file"`
-	// TLS is each engine's tls; for dns. The engines' URLs have addresses for hosts: server_name is needed unless their
+	// TLS is each engine's tls; for dns and kubernetes. The engines' URLs have addresses for hosts: server_name is needed unless their
 	// certificates have these.
 	TLS TLS `yaml:"tls"`
 	// KeyDir is a folder whose files the entries of the file, and engines that administrators add to the model, may name as
@@ -65,30 +70,42 @@ type Source struct {
 }
 
 // On reports whether the source is configured.
-func (s Source) On() bool { return s.DNS != "" || s.File != "" }
+func (s Source) On() bool { return s.DNS != "" || s.File != "" || s.Kubernetes.On() }
 
 // isZero reports whether no key of the source is set.
 func (s Source) isZero() bool {
-	return !s.On() && s.Every == 0 && s.KeyDir == "" && s.onlyDNS() == ""
+	return !s.On() && s.Kubernetes.isZero() && s.Every == 0 && s.KeyDir == "" && s.onlyDNS() == "" && s.notOfFile() == ""
 }
 
-// onlyDNS returns a key that is set and only of use beside dns.
-func (s Source) onlyDNS() string {
-	for _, f := range []struct {
-		key string
-		set bool
-	}{
-		{"names", s.Names != ""}, {"control", s.Control != ""}, {"side_channel", s.SideChannel != ""}, {"bearer_token_file", s.BearerTokenFile != ""}, {"tls", s.TLS != TLS{}},
-		{"data_parallel", s.DataParallel != 0}, {"bootstrap_port", s.BootstrapPort != 0},
-		{"tensor_parallel", s.TensorParallel != 0}, {"request_id_randomization_disabled", s.RequestIDRandomizationDisabled},
-		{"kv_events", s.KVEvents != KVEvents{}}, {"weight", s.Weight != nil}, {"zone", s.Zone != ""}, {"prompt_tokens", s.PromptTokens != TokenRange{}},
-		{"allow", s.Allow != nil}, {"server", s.Server != ""}, {"gone_after", s.GoneAfter != 0}, {"max_stale", s.MaxStale != 0},
-	} {
+// setKey is whether a key is set.
+type setKey struct {
+	key string
+	set bool
+}
+
+func firstSet(keys []setKey) string {
+	for _, f := range keys {
 		if f.set {
 			return f.key
 		}
 	}
 	return ""
+}
+
+// onlyDNS returns a key that is set and only of use beside dns.
+func (s Source) onlyDNS() string {
+	return firstSet([]setKey{{"names", s.Names != ""}, {"allow", s.Allow != nil}, {"server", s.Server != ""}, {"gone_after", s.GoneAfter != 0}, {"max_stale", s.MaxStale != 0}})
+}
+
+// notOfFile returns a key that is set and of no use beside file, whose entries have it.
+func (s Source) notOfFile() string {
+	return firstSet([]setKey{
+		{"control", s.Control != ""}, {"side_channel", s.SideChannel != ""}, {"bearer_token_file", s.BearerTokenFile != ""}, {"tls", s.TLS != TLS{}},
+		{"data_parallel", s.DataParallel != 0}, {"bootstrap_port", s.BootstrapPort != 0},
+		{"tensor_parallel", s.TensorParallel != 0}, {"request_id_randomization_disabled", s.RequestIDRandomizationDisabled},
+		{"kv_events", s.KVEvents != KVEvents{}}, {"weight", s.Weight != nil}, {"zone", s.Zone != ""}, {"prompt_tokens", s.PromptTokens != TokenRange{}},
+		{"revision", s.Revision != ""},
+	})
 }
 
 // minEvery bounds how often a source is looked at.
@@ -100,17 +117,30 @@ func (s Source) validate(key, connectorName string, v *faults) {
 		return
 	}
 	switch {
-	case !s.On():
-		v.add(key+".dns", "is empty", "dns or file")
-		return
 	case s.DNS != "" && s.File != "":
 		v.add(key+".file", "is set beside dns", "one of them")
+	case !s.Kubernetes.isZero() && (s.DNS != "" || s.File != ""):
+		v.add(key+".kubernetes", "is set beside dns or file", "one of them")
 	case s.File != "":
-		if other := s.onlyDNS(); other != "" {
+		if other := cmp.Or(s.onlyDNS(), s.notOfFile()); other != "" {
 			v.add(key+"."+other, "is set beside file", "it in the entries of the file")
 		}
+	case !s.Kubernetes.isZero():
+		s.Kubernetes.validate(key+".kubernetes", connectorName, s.DataParallel, v)
+		other := s.onlyDNS()
+		if s.Every != 0 {
+			other = "every"
+		}
+		if other != "" {
+			v.add(key+"."+other, "is set beside kubernetes", "it beside dns")
+		}
+		s.validateEngines(key, connectorName, v)
+	case s.DNS != "":
+		s.validateDNS(key, v)
+		s.validateEngines(key, connectorName, v)
 	default:
-		s.validateDNS(key, connectorName, v)
+		v.add(key+".dns", "is empty", "dns, file or kubernetes")
+		return
 	}
 	if s.Every < 0 || s.Every > 0 && s.Every < minEvery {
 		v.add(key+".every", "is "+s.Every.String(), minEvery.String()+" or more")
@@ -125,7 +155,7 @@ func (s Source) validate(key, connectorName string, v *faults) {
 	}
 }
 
-func (s Source) validateDNS(key, connectorName string, v *faults) {
+func (s Source) validateDNS(key string, v *faults) {
 	u, err := url.Parse(s.DNS)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil:
@@ -138,6 +168,24 @@ func (s Source) validateDNS(key, connectorName string, v *faults) {
 	if s.Names != "" && metadata.ValidName(s.Names) != nil {
 		v.add(key+".names", fmt.Sprintf("is %.140q", s.Names), "letters, digits, '.', '_' and '-'")
 	}
+	if s.Allow != nil && len(s.Allow) == 0 {
+		v.add(key+".allow", "is empty", "networks such as 10.0.0.0/8, or no such key")
+	}
+	for i, cidr := range s.Allow {
+		if _, err := netip.ParsePrefix(cidr); err != nil {
+			v.add(fmt.Sprintf("%s.allow[%d]", key, i), fmt.Sprintf("is %q", cidr), "a network such as 10.0.0.0/8")
+		}
+	}
+	if s.Server != "" {
+		at, err := netip.ParseAddrPort(s.Server)
+		if err != nil || at.Port() == 0 {
+			v.add(key+".server", fmt.Sprintf("is %q", s.Server), "address:port, such as 10.0.0.2:53")
+		}
+	}
+}
+
+// validateEngines checks what the source says of each of its engines.
+func (s Source) validateEngines(key, connectorName string, v *faults) {
 	if s.Control != "" {
 		switch {
 		case !connector.Named(connectorName).Traits().Publishes:
@@ -166,21 +214,7 @@ func (s Source) validateDNS(key, connectorName string, v *faults) {
 	}
 	example.validateKVEvents(key, map[string]bool{}, v)
 	s.validatePlacement(key, v)
-	s.TLS.validate(key+".tls", strings.HasPrefix(s.DNS, "https:") || strings.HasPrefix(s.Control, "https:"), v)
-	if s.Allow != nil && len(s.Allow) == 0 {
-		v.add(key+".allow", "is empty", "networks such as 10.0.0.0/8, or no such key")
-	}
-	for i, cidr := range s.Allow {
-		if _, err := netip.ParsePrefix(cidr); err != nil {
-			v.add(fmt.Sprintf("%s.allow[%d]", key, i), fmt.Sprintf("is %q", cidr), "a network such as 10.0.0.0/8")
-		}
-	}
-	if s.Server != "" {
-		at, err := netip.ParseAddrPort(s.Server)
-		if err != nil || at.Port() == 0 {
-			v.add(key+".server", fmt.Sprintf("is %q", s.Server), "address:port, such as 10.0.0.2:53")
-		}
-	}
+	s.TLS.validate(key+".tls", s.scheme() == "https" || strings.HasPrefix(s.Control, "https:"), v)
 }
 
 // hostMark stands for an engine's address in the keys of a source.
@@ -195,14 +229,16 @@ func (s Source) Engine(role string, at netip.AddrPort) Engine {
 		name = role
 	}
 	e := Engine{Name: name + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(host) + "-" + strconv.Itoa(int(at.Port())), BearerTokenFile: s.BearerTokenFile, TLS: s.TLS,
-		DataParallel: s.DataParallel, BootstrapPort: s.BootstrapPort, TensorParallel: s.TensorParallel, RequestIDRandomizationDisabled: s.RequestIDRandomizationDisabled, Placement: s.Placement}
+		DataParallel: s.DataParallel, BootstrapPort: s.BootstrapPort, TensorParallel: s.TensorParallel, RequestIDRandomizationDisabled: s.RequestIDRandomizationDisabled, Revision: s.Revision, Placement: s.Placement}
 	if addr.Is6() {
 		host = "[" + host + "]"
 	}
-	if u, err := url.Parse(s.DNS); err == nil { // it was validated
-		u.Host = host + ":" + strconv.Itoa(int(at.Port()))
-		e.URL = u.String()
+	u := &url.URL{}
+	if base, err := url.Parse(s.DNS); err == nil { // it was validated
+		u = base
 	}
+	u.Scheme, u.Host = s.scheme(), host+":"+strconv.Itoa(int(at.Port()))
+	e.URL = u.String()
 	e.Control = strings.ReplaceAll(s.Control, hostMark, host)
 	e.SideChannel = strings.ReplaceAll(s.SideChannel, hostMark, host)
 	e.KVEvents = KVEvents{Endpoint: strings.ReplaceAll(s.KVEvents.Endpoint, hostMark, host), ReplayEndpoint: strings.ReplaceAll(s.KVEvents.ReplayEndpoint, hostMark, host)}

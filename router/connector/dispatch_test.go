@@ -3,7 +3,6 @@ package connector
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,44 +22,30 @@ func TestDispatchScripts(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			golden.Equal(t, file, runScripts(t, file))
+			runScripts(t, file)
 		})
 	}
 }
 
-func runScripts(t *testing.T, file string) string {
+func runScripts(t *testing.T, file string) {
 	t.Helper()
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out strings.Builder
-	for i, script := range strings.Split(strings.TrimRight(string(raw), "\n"), "\n\n") {
-		input, _, _ := strings.Cut(script, "\n----")
-		if i > 0 {
-			out.WriteString("\n")
-		}
-		fmt.Fprintf(&out, "%s\n----\n", input)
+	golden.Scripts(t, file, func() func([]string) string {
 		var d dispatch.Dispatch
-		for _, line := range strings.Split(input, "\n") {
-			switch words := strings.Fields(line); {
-			case len(words) == 0 || words[0] == "#":
-			case words[0] == "connector":
+		return func(words []string) (did string) {
+			if words[0] == "connector" {
 				n, err := strconv.Atoi(words[3])
 				if err != nil {
-					t.Fatalf("%s: %q: %v", file, line, err)
+					t.Fatalf("%s: %q: %v", file, words, err)
 				}
 				d = NewDispatch(Named(words[1]), n)
-			default:
-				fmt.Fprintf(&out, "%s:", line)
-				for _, a := range d.Step(parseEvent(t, words), nil) {
-					out.WriteString(" " + describe(a))
-				}
-				fmt.Fprintf(&out, " [%s]\n", d.State)
+				return ""
 			}
+			for _, a := range d.Step(parseEvent(t, words), nil) {
+				did += " " + describe(a)
+			}
+			return did + " [" + d.State.String() + "]"
 		}
-	}
-	return out.String()
+	})
 }
 
 func describe(a dispatch.Action) string {
@@ -110,6 +95,7 @@ type book struct {
 	asked         bool // decode was asked in this attempt
 	chosen        bool // an engine is to be, or was, found to go on, and has not been asked
 	goesOn        bool // one was asked to, and has not said anything
+	joins         bool // decode was asked for what comes after prefill's token, and has not said anything
 	gaveUp        bool // nobody goes on
 	ended         bool // the end was sent in the place of the engine
 	drains        bool // the legs were left to themselves
@@ -160,8 +146,22 @@ func (b *book) did(a dispatch.Action) {
 		b.decode++
 	case dispatch.DoAskPrefill:
 		b.prefill++
-	case dispatch.DoAskDecode:
-		b.decode++
+	case dispatch.DoJoin:
+		if b.decode != 1 || !b.joins || b.gates != 1 {
+			b.fail("%d engines join a stream behind %d gates", b.decode, b.gates)
+		}
+		b.joins = false
+	case dispatch.DoBreak:
+		if b.decode != 0 || !b.joins {
+			b.fail("a stream breaks that %d engines were to join", b.decode)
+		}
+		b.joins = false
+	case dispatch.DoAskDecode, dispatch.DoAskRest:
+		if b.decode++; a.Do == dispatch.DoAskRest {
+			if b.joins = true; b.gates != 1 {
+				b.fail("decode is asked for the rest of what no client has")
+			}
+		}
 		if b.asked {
 			b.fail("decode asked twice in one attempt")
 		}
@@ -212,7 +212,7 @@ func (b *book) did(a dispatch.Action) {
 		if a.Outcome == dispatch.Completed && b.gates != 1 {
 			b.fail("completed with %d answers", b.gates)
 		}
-		if a.Outcome == dispatch.Completed && (b.chosen || b.goesOn || b.gaveUp) || b.gaveUp && a.Outcome != dispatch.FailedAfter {
+		if a.Outcome == dispatch.Completed && (b.chosen || b.goesOn || b.joins || b.gaveUp) || b.gaveUp && a.Outcome != dispatch.FailedAfter {
 			b.fail("%s while the stream was to go on", a.Outcome)
 		}
 	}
@@ -229,7 +229,7 @@ func TestDispatchRandomWalk(t *testing.T) {
 	}
 	for _, want := range []string{
 		"plan_without_tokens", "finish_prefill", "drain", "watch_transfer", "check_decode", "free_decode", "free_prefill", "cancel", "count_leak", "drop", "cut",
-		"plan_continuation", "ask_continuation", "go_on", "give_up", "append_end", "completed", "client_left", "failed_before", "failed_after",
+		"plan_continuation", "ask_continuation", "go_on", "give_up", "ask_rest", "join", "break", "append_end", "completed", "client_left", "failed_before", "failed_after",
 	} {
 		if reached[want] == 0 {
 			t.Errorf("the walk never reached %s", want)
@@ -318,6 +318,9 @@ func likely(rng *rand.Rand, split dispatch.Mode, d *dispatch.Dispatch) dispatch.
 	case dispatch.StDraining:
 		k := dispatch.EvPrefillUsable + dispatch.EventKind(rng.IntN(int(dispatch.EvDecodeTooLarge-dispatch.EvPrefillUsable)+1))
 		return pick(k, dispatch.EvPrefillUsable, dispatch.EvDecodeFirst)
+	case dispatch.StJoining:
+		k := dispatch.EvDecodeFirst + dispatch.EventKind(rng.IntN(int(dispatch.EvDecodeTooLarge-dispatch.EvDecodeFirst)+1))
+		return pick(k, dispatch.EvDecodeFirst, dispatch.EvClientLeft)
 	case dispatch.StRelaying:
 		return pick(dispatch.EvStreamWhole, dispatch.EvStreamUnended, dispatch.EvStreamCut, dispatch.EvStreamLost, dispatch.EvStreamLost, dispatch.EvPrefillUsable, dispatch.EvPrefillLost)
 	case dispatch.StContinuing:
@@ -340,8 +343,12 @@ func TestDispatchEveryStateEnds(t *testing.T) {
 			dispatch.StWaiting:    {dispatch.EvStart, dispatch.EvPlannedAlone, dispatch.EvDecodeRefused, dispatch.EvPlannedLater},
 			dispatch.StPairing:    {dispatch.EvStart, dispatch.EvPlannedPair},
 			dispatch.StAwaiting:   {dispatch.EvStart, dispatch.EvPlannedPair, dispatch.EvPaired},
+			dispatch.StJoining:    {dispatch.EvStart, dispatch.EvPlannedPair, dispatch.EvPaired, dispatch.EvPrefillFirst},
 			dispatch.StRelaying:   {dispatch.EvStart, dispatch.EvPlannedAlone, dispatch.EvDecodeFirst},
 			dispatch.StContinuing: {dispatch.EvStart, dispatch.EvPlannedAlone, dispatch.EvDecodeFirst, dispatch.EvStreamLost, dispatch.EvPlannedAlone},
+		}
+		if c.Traits().Mode != dispatch.InTurn {
+			delete(ways, dispatch.StJoining)
 		}
 		if name == NameNone {
 			delete(ways, dispatch.StPairing)

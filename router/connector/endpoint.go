@@ -52,6 +52,24 @@ type KVParams struct {
 	port, tp, pp, dcp     int
 	remote                bool // do_remote_prefill
 	blocks                bool // remote_block_ids is a list
+	Pins                  bool // do_remote_decode: decode keeps the blocks of prompt and answer for a prefill engine
+	Handed                Handed
+}
+
+// Handed is what an engine says of the KV that another can read. It is zero where the engine does not say.
+type Handed struct {
+	Tokens int // of the prompt whose KV is there
+	Groups int // of layers that have blocks of their own
+	Blocks int // of the first group; -1 if the blocks are no list of lists
+}
+
+// ParseHanded reads what a prefill engine says of the KV that decode can read. It is zero with decode
+// context parallelism, where a block has another number of tokens.
+func ParseHanded(kv []byte) Handed {
+	if p, ok := ParseKVParams(kv); ok && p.dcp == 1 {
+		return p.Handed
+	}
+	return Handed{}
 }
 
 // ParseKVParams reads the params. It reports false if they are no JSON object, or if a field that is read here is of
@@ -83,6 +101,9 @@ func ParseKVParams(kv []byte) (KVParams, bool) {
 			readWholeNumber(&s, &p.pp)
 		case "dcp_size":
 			readWholeNumber(&s, &p.dcp)
+		case "do_remote_decode":
+			p.Pins = s.Peek() == 't'
+			s.Value(1)
 		case "do_remote_prefill":
 			p.remote = s.Peek() == 't'
 			if !p.remote && s.Peek() != 'f' {
@@ -91,12 +112,41 @@ func ParseKVParams(kv []byte) (KVParams, bool) {
 			s.Value(1)
 		case "remote_block_ids":
 			p.blocks = s.Peek() == '['
-			s.Value(1)
+			readBlocks(&s, &p.Handed)
+		case "remote_num_tokens":
+			var ok bool
+			if p.Handed.Tokens, ok = s.Integer(); !ok {
+				s.Value(1)
+			}
 		default:
 			s.Value(1)
 		}
 	}
 	return p, ok && s.End()
+}
+
+// readBlocks counts lists of blocks, and the blocks of the first one.
+func readBlocks(s *jsonscan.Scanner, h *Handed) {
+	if s.Peek() != '[' {
+		s.Value(1)
+		return
+	}
+	n := 0
+	for ok := s.Array(2); ok && s.Element(&n); {
+		if s.Peek() != '[' {
+			h.Blocks = -1
+			s.Value(2)
+			continue
+		}
+		h.Groups++
+		blocks := 0
+		for in := s.Array(3); in && s.Element(&blocks); {
+			s.Value(3)
+		}
+		if n == 1 {
+			h.Blocks = blocks
+		}
+	}
 }
 
 // readWholeNumber reads a number that must be a whole one.

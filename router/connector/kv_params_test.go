@@ -51,3 +51,20 @@ func TestParseHanded(t *testing.T) {
 		t.Errorf("got %v, %s", ok, diff)
 	}
 }
+
+func TestBlockLists(t *testing.T) {
+	for blocks, want := range map[string]Handed{
+		`null`:            {},
+		`[]`:              {},
+		`[[]]`:            {Groups: 1},
+		`[[1,2,3]]`:       {Groups: 1, Blocks: 3},
+		`[[1,2],[3]]`:     {Groups: 2, Blocks: 2},
+		`[1,2]`:           {Blocks: -1},
+		`[[1],2,[3]]`:     {Groups: 2, Blocks: -1},
+		`{"0":[1],"1":7}`: {},
+	} {
+		if got := ParseHanded([]byte(`{"remote_block_ids":` + blocks + `}`)); got != want {
+			t.Errorf("%s: got %+v, want %+v", blocks, got, want)
+		}
+	}
+}

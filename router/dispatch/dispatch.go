@@ -14,8 +14,8 @@ type Dispatch struct {
 	drains        bool // a request without a client drains: see New
 	State         State
 	Mode          Mode
-	attempt       int  // the current one, from 1
 	withoutTokens bool // an engine has refused the prompt's token ids: the request goes on without them
+	attempt       int  // the current one, from 1
 	continuations int  // of the stream that were tried
 	max           int
 	failure       reason.Reason // why the stream broke that a continuation is tried for
@@ -50,7 +50,7 @@ func (d *Dispatch) Step(e Event, out []Action) []Action {
 		switch {
 		case d.State == StDone, d.State == StDraining:
 			return d.drop(out)
-		case d.State == StAwaiting && d.Mode != Alone && d.drains:
+		case (d.State == StAwaiting || d.State == StJoining) && d.Mode != Alone && d.drains:
 			d.State = StDraining
 			return append(out, Action{Do: DoDrain}, Action{Do: DoDone, Why: e.Why, Outcome: ClientLeft})
 		}
@@ -69,7 +69,7 @@ func (d *Dispatch) Step(e Event, out []Action) []Action {
 		case StDraining:
 			d.State = StDone
 			return d.end(out)
-		case StRelaying, StContinuing:
+		case StJoining, StRelaying, StContinuing:
 			return d.finish(out, Action{Do: DoCut, Why: e.Why}, FailedAfter)
 		}
 		return d.finish(out, Action{Do: DoReplyError, Why: e.Why}, FailedBefore)
@@ -91,6 +91,8 @@ func (d *Dispatch) Step(e Event, out []Action) []Action {
 		return d.paired(e, out)
 	case StAwaiting:
 		return d.awaited(e, out)
+	case StJoining:
+		return d.joined(e, out)
 	case StRelaying:
 		return d.relayed(e, out)
 	case StContinuing:
@@ -147,10 +149,14 @@ func (d *Dispatch) awaited(e Event, out []Action) []Action {
 		return d.drop(out)
 	}
 	switch e.Kind {
-	case EvPrefillUsable:
+	case EvPrefillUsable, EvPrefillFirst:
 		d.Prefill = LegAnswered
 		if d.Mode == InTurn {
 			d.Decode = LegAsked
+			if e.Kind == EvPrefillFirst {
+				d.State = StJoining
+				return append(out, Action{Do: DoReplyStream}, Action{Do: DoAskRest})
+			}
 			return append(out, Action{Do: DoAskDecode})
 		}
 		return append(out, Action{Do: DoExpectDecode})
@@ -197,6 +203,23 @@ func (d *Dispatch) awaited(e Event, out []Action) []Action {
 	case EvDecodeRefused, EvDecodeBroken, EvDecodeLost, EvDecodeLate:
 		d.Decode = e.Kind.LegState()
 		return d.retry(out, DoBlameDecode, e.Why)
+	}
+	return d.drop(out)
+}
+
+// joined handles the time in which the client has prefill's token and decode has said nothing. A failure of decode is one of the stream, as
+// after its first event.
+func (d *Dispatch) joined(e Event, out []Action) []Action {
+	switch {
+	case e.Kind == EvDecodeFirst:
+		d.State, d.Decode = StRelaying, LegAnswered
+		return append(out, Action{Do: DoJoin})
+	case e.Kind == EvDecodeTooLarge:
+		d.Decode = e.Kind.LegState()
+		return d.finish(out, Action{Do: DoCut, Why: e.Why}, FailedAfter)
+	case e.Kind.OfDecode() && e.Kind != EvDecodeWhole: // what was asked for is a stream
+		d.State, d.Decode = StRelaying, e.Kind.LegState()
+		return append(out, Action{Do: DoBreak, Why: e.Why})
 	}
 	return d.drop(out)
 }

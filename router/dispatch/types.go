@@ -16,14 +16,18 @@ const (
 	StWaiting                 // gives engines time
 	StPairing                 // waits for the pair's handshake
 	StAwaiting                // at least one leg was sent; the client has received nothing
+	StJoining                 // the client has prefill's token; decode was asked for what comes after it
 	StRelaying                // the answer is streamed to the client
 	StContinuing              // the stream has failed; another engine is chosen or asked to continue it
 	StDraining                // there is an outcome, but the legs continue until ending them leaks no KV
 	StDone                    // there is an outcome, and no leg is open
 )
 
+// Streams reports whether the client gets a stream, and its request has no outcome.
+func (s State) Streams() bool { return s == StJoining || s == StRelaying || s == StContinuing }
+
 func (s State) String() string {
-	return [...]string{"new", "planning", "waiting", "pairing", "awaiting", "relaying", "continuing", "draining", "done"}[s]
+	return [...]string{"new", "planning", "waiting", "pairing", "awaiting", "joining", "relaying", "continuing", "draining", "done"}[s]
 }
 
 // Mode is how the legs of an attempt follow each other.
@@ -81,6 +85,7 @@ const (
 	EvPaired
 	EvPairFailed
 	EvPrefillUsable   // 200 with the params its connector needs
+	EvPrefillFirst    // the same, and its token is the first that the client gets
 	EvPrefillUnusable // 200 with params that decode could not use: never sent to decode
 	EvPrefillBare     // 200 without params: the engine, or this route of it, hands nothing off
 	EvPrefillMoved    // 200 from another run of the engine than decode's request names
@@ -120,7 +125,7 @@ const (
 func (k EventKind) String() string {
 	return [...]string{
 		"start", "planned_pair", "planned_alone", "planned_none", "planned_later", "waited", "paired", "pair_failed",
-		"prefill_usable", "prefill_unusable", "prefill_bare", "prefill_moved", "prefill_refused", "prefill_rejected",
+		"prefill_usable", "prefill_first", "prefill_unusable", "prefill_bare", "prefill_moved", "prefill_refused", "prefill_rejected",
 		"prefill_broken", "prefill_lost", "prefill_late", "prefill_no_tokens", "prefill_too_large",
 		"decode_first", "decode_whole", "decode_refused", "decode_rejected", "decode_broken", "decode_lost",
 		"decode_late", "decode_no_tokens", "decode_too_large", "stream_whole", "stream_unended", "stream_lost", "stream_cut",
@@ -141,7 +146,7 @@ func (k EventKind) Breaks() bool    { return k >= EvStreamUnended && k <= EvStre
 // LegState is the state of the leg that the event is about.
 func (k EventKind) LegState() LegState {
 	switch k {
-	case EvPrefillUsable, EvDecodeFirst:
+	case EvPrefillUsable, EvPrefillFirst, EvDecodeFirst:
 		return LegAnswered
 	case EvPrefillMoved:
 		return LegMoved
@@ -179,13 +184,16 @@ const (
 	DoAskBoth                      // send both legs
 	DoAskPrefill                   // send the prefill leg
 	DoAskDecode                    // send the decode leg
+	DoAskRest                      // send a decode leg for what comes after prefill's token
 	DoExpectDecode                 // prefill has answered, so decode's KV is due: exchange/transfer.go says what follows for which answer
 	DoWatchTransfer                // poll both engines for whether the transfer can still come, which changes nothing unless it cannot; exchange/transfer.go says why
 	DoAwaitRejection               // prefill has rejected the request: give decode a short time to reject it too
 	DoCheckDecode                  // check decode's load, then end its leg unless it must stay open
 	DoBlamePrefill                 // plan without this prefill engine
 	DoBlameDecode                  // plan without this decode engine
-	DoReplyStream                  // the client gets decode's stream
+	DoReplyStream                  // the client gets a stream
+	DoJoin                         // relay decode's stream after prefill's token
+	DoBreak                        // decode has failed before its first event, and the client has prefill's token: say what can be done about the stream
 	DoReplyWhole                   // the client gets decode's answer
 	DoReplyPrefill                 // the client gets prefill's status and body as they are
 	DoReplyDecode                  // the client gets decode's status and body as they are
@@ -213,8 +221,8 @@ const (
 
 func (d ActionKind) String() string {
 	return [...]string{
-		"nothing", "plan", "plan_alone", "plan_without_tokens", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "expect_decode", "watch_transfer", "await_rejection", "check_decode", "blame_prefill",
-		"blame_decode", "reply_stream", "reply_whole", "reply_prefill", "reply_decode", "reply_error",
+		"nothing", "plan", "plan_alone", "plan_without_tokens", "wait", "pair", "ask_both", "ask_prefill", "ask_decode", "ask_rest", "expect_decode", "watch_transfer", "await_rejection", "check_decode", "blame_prefill",
+		"blame_decode", "reply_stream", "join", "break", "reply_whole", "reply_prefill", "reply_decode", "reply_error",
 		"plan_continuation", "ask_continuation", "go_on", "give_up", "append_end", "cut",
 		"close_prefill", "close_decode", "disown_decode", "drain", "finish_prefill", "free_decode", "free_prefill",
 		"cancel", "free_taken", "abandon", "count_leak", "done", "drop",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"pdrouter/router/config"
 	"pdrouter/router/exchange"
 	"pdrouter/router/fanout"
+	"pdrouter/router/fleet"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/stored"
@@ -215,13 +217,26 @@ func (srv *Edge) admit(q *request, conn net.Conn, header []byte) *openai.Error {
 		return ofCaller(errTooManyBackground(), q.who, q.Model.Name)
 	}
 	g, r := q.Model.Queue, q.queued(header)
+	var room *fleet.RoomFor
+	if q.route.does == generate && q.Pin == nil { // it matters little to a request that only one engine may serve what others have to do
+		if room = q.snapshot.Fleet.RoomFor(q.Model, q.Adapter, q.Body, q.who.Tenant); room != nil {
+			defer room.End()
+			r.Ready = room.Ready
+		}
+	}
 	var got admission.Result
 	var w *admission.Waiter
 	if s, ok := g.TryAcquire(r, time.Now()); ok {
 		got.Slot = s
 	} else if got, w = g.Enqueue(r, time.Now()); w != nil {
 		q.Checked = time.Since(q.Arrived)
-		late := time.AfterFunc(q.snapshot.Config.Timeouts.Queue, func() { g.Drop(w, reason.QueueTimeout, time.Now()) })
+		longest, why := q.snapshot.Config.Timeouts.Queue, reason.QueueTimeout
+		if room != nil {
+			if wait, bounded := room.MaxWait(rand.Uint64()); bounded && wait < longest {
+				longest, why = wait, reason.Objective
+			}
+		}
+		late := time.AfterFunc(longest, func() { g.Drop(w, why, time.Now()) })
 		watch, _ := srv.Disconnects.Watch(conn, func() { g.Drop(w, reason.ClientLeft, time.Now()) })
 		select {
 		case got = <-w.Done():
@@ -244,8 +259,12 @@ func (srv *Edge) admit(q *request, conn net.Conn, header []byte) *openai.Error {
 	}
 	q.release(exchange.UsedTokens{})
 	e := openai.ErrQueue(got.Why, q.Model.Name)
-	if got.Why == reason.QueueFull || got.Why == reason.QueueTimeout {
-		e.RetryAfter = admission.RetryAfter(got.Drain, q.snapshot.Config.Timeouts.Queue)
+	if got.Why == reason.QueueFull || got.Why == reason.QueueTimeout || got.Why == reason.Objective {
+		after := got.Drain
+		if room != nil && got.Why != reason.QueueFull { // it waited for room, not for an end
+			after = room.In()
+		}
+		e.RetryAfter = admission.RetryAfter(after, q.snapshot.Config.Timeouts.Queue)
 		e.Err = errors.New(got.Wait.String())
 	}
 	return ofCaller(e, q.who, q.Model.Name)

@@ -28,6 +28,7 @@ import (
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
 	"pdrouter/router/stored"
+	"pdrouter/router/trace"
 )
 
 // Authenticator says who calls, from the value of the Authorization header. It must not block and be safe for concurrent
@@ -48,6 +49,7 @@ type Snapshot struct {
 	Limiter       Limiter                      // nil: no caller is limited
 	Responses     stored.Responses             // nil: stored responses cannot be had
 	Refused       func(status int, why string) // called once per request that was answered before it was admitted; may be nil
+	Tracer        trace.Tracer                 // nil: no request is traced, and engines get the client's trace context as it came
 	Exchange      *exchange.Snapshot
 }
 

@@ -23,6 +23,7 @@ import (
 	"pdrouter/router/leg"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
+	"pdrouter/router/trace"
 )
 
 const maxLoggedPath = 256 // bytes of a path in the log
@@ -32,6 +33,7 @@ const maxLoggedPath = 256 // bytes of a path in the log
 func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 	s := srv.Current()
 	q := &request{srv: srv, snapshot: s, Request: exchange.Request{ServedBy: s.Exchange, Arrived: time.Now()}}
+	defer q.endTrace(c)
 	defer func() {
 		if v := recover(); v != nil {
 			q.panicked(v)
@@ -81,7 +83,7 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 	if e = q.check(body, c.Response().Header.Set); e != nil {
 		return srv.reject(c, e)
 	}
-	if uses := q.Model.UsesSessions(); uses || q.Model.Queue.Counts(q.Arrived) {
+	if uses := q.Model.UsesSessions() || q.snapshot.Config.Migration.On(); uses || q.Model.Queue.Counts(q.Arrived) {
 		if q.session = SessionOf(h.Peek, q.Body); uses {
 			q.Session = q.session
 		}
@@ -302,8 +304,13 @@ const headerRequestID = "X-Request-Id"
 func (q *request) readHead(h *fasthttp.RequestHeader) {
 	q.ID = requestID(h)
 	parents := slices.Clone(h.PeekAll("Traceparent")) // the next call writes to the same place
-	if t := leg.ParseTrace(parents, h.PeekAll("Tracestate")); t != "" {
-		q.Forwarded = &leg.Forwarded{Trace: t}
+	in := trace.Parse(parents, h.PeekAll("Tracestate"))
+	var t *trace.Trace
+	if q.snapshot.Tracer != nil {
+		in, t = trace.Begin(q.snapshot.Tracer, in, q.Arrived)
+	}
+	if in != "" {
+		q.Forwarded = &leg.Forwarded{Context: in, Trace: t}
 	}
 	retried := h.Peek("X-Stainless-Retry-Count")
 	q.Retried = len(retried) > 0 && string(retried) != "0"
@@ -313,6 +320,18 @@ func (q *request) readHead(h *fasthttp.RequestHeader) {
 	case askStored:
 		_, q.query, _ = strings.Cut(string(h.RequestURI()), "?")
 	}
+}
+
+// endTrace ends the trace of a request that was refused. An exchange or a fan ends its own.
+func (q *request) endTrace(c *fiber.Ctx) {
+	t := q.Forwarded.Traced()
+	if t == nil || q.x != nil || q.fan != nil {
+		return
+	}
+	why := string(c.Response().Header.Peek("X-Pdrouter-Reason"))
+	t.Finish(q.Pattern, time.Now(), why, trace.Attribute{Key: "http.route", Value: q.Pattern},
+		trace.Attribute{Key: "http.response.status_code", Value: int64(c.Response().StatusCode())}, trace.Attribute{Key: trace.RequestModel, Value: q.model()},
+		trace.Attribute{Key: "pdrouter.request_id", Value: q.ID}, trace.Attribute{Key: "pdrouter.reason", Value: why})
 }
 
 // forwardAuthorization forwards the client's credentials to the engines. Several are none: a proxy in

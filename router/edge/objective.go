@@ -24,7 +24,7 @@ func ObjectiveOf(header func(name string) []byte) (openai.Objective, *openai.Err
 				continue
 			}
 			ms, err := strconv.ParseFloat(string(v), 64)
-			if of[i] = time.Duration(ms * float64(time.Millisecond)); err != nil || !(ms > 0) || ms > float64(longestObjective/time.Millisecond) {
+			if of[i] = time.Duration(ms * float64(time.Millisecond)); err != nil || !(ms*float64(time.Millisecond) >= 1) || ms > float64(longestObjective/time.Millisecond) {
 				return openai.Objective{}, openai.ErrBadRequest(reason.BadField, name, "%s must be milliseconds, more than 0 and at most %d.", name, longestObjective/time.Millisecond)
 			}
 			break

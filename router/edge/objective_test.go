@@ -29,7 +29,7 @@ func TestObjectiveOf(t *testing.T) {
 			t.Errorf("%v: got %+v, %v", tt.fields, got, e)
 		}
 	}
-	for _, bad := range []string{"0", "-1", "NaN", "Inf", "1e300", "3600001", "1s", " "} {
+	for _, bad := range []string{"0", "-1", "1e-320", "1e-7", "NaN", "Inf", "1e300", "3600001", "1s", " "} {
 		if got, e := of("X-Slo-Itl-Ms", bad); e == nil || e.Param != "X-Slo-Itl-Ms" || got != (openai.Objective{}) {
 			t.Errorf("%q: got %+v, %v", bad, got, e)
 		}

@@ -25,7 +25,8 @@ type attempt struct {
 	decode  leg.Leg
 	stream  *relay.Stream // decode's answer, up to its first event; written before decode's event is sent
 
-	tokens     *forwarding // nil: prefill is not asked for the prompt's token ids
+	noted      *fleet.Noted // what is thought of the engines' prefix caches by it; nil if the policy does not look at them
+	tokens     *forwarding  // nil: prefill is not asked for the prompt's token ids
 	decodeIs   custody
 	split      bool // by two engines
 	parked     bool // it waits for the pair

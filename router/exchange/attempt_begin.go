@@ -64,7 +64,9 @@ func (x *Exchange) awaitPair(a *attempt) {
 	a.parked = false
 	timeout, stop := context.WithTimeout(waiting, x.s.Config.Timeouts.Pair)
 	defer stop()
+	began := time.Now()
 	err := x.all.Pairs.Wait(timeout, a.runs())
+	x.trace().Add("handshake", began, time.Now())
 	if err == nil && x.setEndpoint(a) {
 		x.deliver(envelope{a: a, e: dispatch.Event{Kind: dispatch.EvPaired}})
 		return
@@ -82,6 +84,7 @@ func (x *Exchange) startPrefill(a *attempt) {
 	a.prefill.Join(x.all.Cancels, a.prefill.Engine)
 	a.forecastPrefill()
 	a.prefillTimer = a.prefill.CancelAfter(x.s.Config.Timeouts.Prefill, leg.ErrLate)
+	x.traceLeg(a, &a.prefill, "prefill")
 	req := x.prefillRequest(&a.prefill, &a.h, a.tokens.asks()).Retain(x.b)
 	a.prefill.Begin()
 	x.all.Tasks.Add(1)
@@ -100,7 +103,8 @@ func (x *Exchange) startDecode(a *attempt, req *leg.Request) {
 // askForDecode asks the attempt's decode engine for the whole answer.
 func (x *Exchange) askForDecode(a *attempt) {
 	x.continuation = x.newContinuation() // nil unless the policy lets another engine continue a stream that fails
-	x.startDecode(a, x.decodeRequest(a, x.continuation != nil))
+	x.traceLeg(a, &a.decode, "decode")
+	x.startDecode(a, x.decodeRequest(a, x.continuation != nil || x.turn.asks()))
 }
 
 // askPrefill asks the prefill leg and sends the owner what came of it. It may outlive the exchange.
@@ -158,6 +162,9 @@ func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	switch e.Kind {
 	case dispatch.EvPrefillUsable:
 		e.Why = reason.None
+		if t.asks() && x.readFirst(a) {
+			e.Kind = dispatch.EvPrefillFirst
+		}
 		if conn.Traits().Mode == dispatch.InTurn {
 			r.Monitor.ObserveRun(l.Engine, l.Answer.KVParams)
 		}
@@ -204,6 +211,12 @@ func (x *Exchange) decodeAnswered(a *attempt, v leg.Result, streams bool) {
 		l.Streams = true
 		l.Engine.Streaming.Add(1)
 	} else {
+		if e.Kind == dispatch.EvDecodeWhole && x.b.OneSequence() { // else its tokens did not come one after another
+			l.Work.Whole(l.Answer.CompletionTokens)
+		}
+		if e.Kind == dispatch.EvDecodeWhole && a.split {
+			x.all.Reclaim.Answered(x.s.Reclaim, l.Engine, l.Answer.KVParams)
+		}
 		a.release()
 	}
 	l.SetKV(leg.KVDone)

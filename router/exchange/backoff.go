@@ -67,7 +67,7 @@ func (x *Exchange) later(choice policies.Choice, waited bool) (dispatch.Event, b
 		}
 	}
 	if !waited {
-		pause = max(pause, backoff(x.waits+1, rand.Uint64()))
+		pause = max(pause, backoff(int(x.waits)+1, rand.Uint64()))
 		x.waitsUntil = now.Add(x.s.Config.Timeouts.Queue)
 	}
 	if pause <= 0 {

@@ -17,13 +17,16 @@ func (x *Exchange) planContinuation(failed *attempt, why reason.Reason) dispatch
 	x.noteFailure(failed, &failed.decode, why)
 	x.all.Log.Warn("a stream is to go on from another engine", "request_id", x.Sum.RequestID, "engine", failed.decode.Engine.Name,
 		"reason", why.String())
-	x.excluded = x.excluded.Add(failed.decode.Engine, failed.decode.RetryAfter)
+	x.excluded = x.m.ExcludeRevisions(x.excluded.Add(failed.decode.Engine, failed.decode.RetryAfter), failed.decode.Engine)
 	if !x.m.Retries.Retry(time.Now()) {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.RetryBudget}
 	}
 	x.selection.Begin(x.excluded, true)
 	choice := x.selection.ChooseDecode()
 	if choice.Decode < 0 {
+		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.NoEngine}
+	}
+	if !x.continuation.Bound(x.m.Decode[choice.Decode].MaxLen()) {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.NoEngine}
 	}
 	a := &attempt{}
@@ -39,13 +42,15 @@ func (x *Exchange) planContinuation(failed *attempt, why reason.Reason) dispatch
 func (x *Exchange) askContinuation(a *attempt) {
 	o := x.continuation
 	o.Restart()
+	x.traceLeg(a, &a.decode, "decode")
 	m := x.all.legRequests.New(&a.decode, openai.PathCompletions, a.h.Request, x.forwarded, true)
-	m.WriteBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.Body(dst, gaps, x.b.CacheSalt()) })
+	m.WriteBy(func(dst []byte, gaps *gather.Gaps) []byte { return o.Body(dst, gaps, x.b.CacheSalt(), nil) })
 	a.transferTimer = a.decode.CancelAfter(x.s.Config.Timeouts.Request, leg.ErrLate)
 	x.startDecode(a, m)
 }
 
-// newContinuation returns what another engine needs to continue the stream; nil if the policy wants no continuation, or none is possible.
+// newContinuation returns what another engine needs to continue the stream after a failure; nil if the policy wants no continuation, or none is
+// possible.
 func (x *Exchange) newContinuation() *relay.Continuation {
 	p, ok := x.s.Planner.(interface{ AfterFailure(model string) string })
 	if !ok || x.branch || !x.b.Stream {
@@ -56,13 +61,13 @@ func (x *Exchange) newContinuation() *relay.Continuation {
 		return nil
 	}
 	if x.m.Connector.Traits().RequiresSplit { // the engine that goes on serves alone
-		x.notContinued = "unsupported"
+		x.uncontinued = true
 		return nil
 	}
-	keep, usage, exact, ok := openai.ContinuationOf(x.b)
-	if !ok || after == policies.Continue && !exact {
-		x.notContinued = "unsupported"
+	c, ok := openai.ContinuationOf(x.b)
+	if !ok || after == policies.Continue && !c.Greedy {
+		x.uncontinued = true
 		return nil
 	}
-	return relay.NewContinuation(keep, usage, x.b.Shape == openai.ShapeChat, x.b.MaxTokens)
+	return relay.NewContinuation(c, x.b.Shape == openai.ShapeChat, true)
 }

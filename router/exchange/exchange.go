@@ -23,8 +23,10 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
+	"pdrouter/router/handover"
 	"pdrouter/router/kvtransfer"
 	"pdrouter/router/leg"
+	"pdrouter/router/migration"
 	"pdrouter/router/monitor"
 	"pdrouter/router/openai"
 	"pdrouter/router/reason"
@@ -44,14 +46,16 @@ import (
 // Each of these takes one event after the other (advance). Legs run on goroutines of their own: decode's until the first event of a stream is
 // here, the others until the whole answer is. What they, timers and the client have to say comes in through the mailbox.
 //
-// Others may read what never changes: what the request is served with (served, but for excluded), and, from Ended on, Reply, Sum and Why.
+// Others may read what never changes: what the request is served with (served, but for excluded), what Begin writes into Sum for good (who asks,
+// for what, when), and, from Ended on, Reply, Sum and Why.
 type Exchange struct {
 	served           // what the request is served with, and how its legs are ended
 	mailbox          // what others have to say
 	tenant    string // whose the response is, if an engine keeps it
 	recording string // the response whose engine is being recorded for all gateways; "" if none is
 	caller    Caller
-	branch    bool // of a client's request, which its caller reports
+	liveIndex int32 // in the set of live requests
+	branch    bool  // of a client's request, which its caller reports
 
 	// What the caller may read, after Run and in Ended. All of it is fixed from Ended on, but for Sum.Transfer and
 	// Sum.Phases.Transfer, which the report adds.
@@ -64,15 +68,16 @@ type Exchange struct {
 	cur           *attempt
 	acts          []dispatch.Action
 	ownEvents     []dispatch.Event    // of the owner's own making, oldest first
-	waits         int                 // how often it went back to engines that had failed it
 	pause         time.Duration       // before engines are chosen again; 0 if it need not wait
 	due           time.Time           // the deadline of what comes before the first token
+	turn          *turn               // of a conversation that is kept to be moved; nil: it is not
 	continuation  *relay.Continuation // what another engine would need to go on with the stream; nil if none may
-	notContinued  string              // why continuation is nil, though the policy wants one
 	last          reason.Reason       // of the last attempt that failed
 	failed        dispatch.EventKind  // the event that it failed by
+	waits         uint16              // how often it went back to engines that had failed it
 	noHandOff     bool                // prefill has answered and handed nothing off
 	drains        bool                // it has a place in the background to drain in
+	uncontinued   bool                // the policy wants another engine to go on with the stream, and none could
 	withoutTokens bool                // an engine may have refused the prompt's token ids, so no other is asked for them or sent them
 	doubted       *fleet.Engine       // that engine; nil if none has
 	waitsUntil    time.Time           // when the request has waited for engines for long enough; zero if it does not wait for any
@@ -89,8 +94,6 @@ type Exchange struct {
 	clientWatch   disconnect.Watch
 
 	drainEnd context.Context // when draining ends at the latest; nil before
-
-	liveIndex int // in the set of live requests
 
 	ownRoom [2]dispatch.Event
 	actRoom [8]dispatch.Action
@@ -126,7 +129,7 @@ type Request struct {
 	Subject  string        // who asks
 	Tenant   string        // whose the response is, if an engine keeps it
 	Retried  bool          // the client says that it has asked before
-	Session  uint64        // a hash of what names its session; 0 if nothing does, or the policy does not look at it
+	Session  uint64        // a hash of what names its session; 0 if nothing does, or nobody looks at it
 	Pin      *fleet.Engine // the only one that can serve it; nil if there may be others
 
 	Forwarded *leg.Forwarded
@@ -160,7 +163,9 @@ type Parts struct {
 	Reclaim     *reclaim.Reclaimer
 	Transfers   *kvtransfer.Transfers
 	Report      *report.Reporter
-	Tokens      *tokens.Map // learns the token ids of prompts whose engines publish their blocks; nil: nothing is learned
+	HandOvers   *handover.Watch  // of split requests
+	Moves       *migration.Mover // keeps conversations to move them; nil: none are kept
+	Tokens      *tokens.Map      // learns the token ids of prompts whose engines publish their blocks; nil: nothing is learned
 }
 
 // Exchanges is what all exchanges have in common. It is safe for concurrent use.
@@ -190,6 +195,7 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 	x.served = served{all: all, s: s, m: m, b: b, path: q.Path, forwarded: q.Forwarded}
 	b.Retain() // keeps the client's bytes (edge.clientBody) until the exchange is done
 	x.caller, x.branch, x.tenant = q.Caller, q.Branch, q.Tenant
+	x.turn = newTurn(all, q)
 	x.init()
 	x.ownEvents, x.acts = x.ownRoom[:0], x.actRoom[:0]
 	x.Sum = report.Summary{
@@ -209,6 +215,9 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 		x.deliver(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
 	x.selection.Init(s.Fleet, m, b.Shape, q.Pin, q.Adapter, q.Session)
+	if t := x.trace(); t != nil {
+		x.Sum.TraceID = new(t.ID)
+	}
 	if !all.live.add(x) { // the gateway stops
 		x.shutDown()
 	}
@@ -231,17 +240,22 @@ func (x *Exchange) Run() {
 		if v := recover(); v != nil {
 			x.Panicked(v)
 		}
-		if x.drains { // DoDrain has reserved the place
-			x.all.Tasks.GoReserved(x.s.Config.Timeouts.Prefill+x.s.Config.Timeouts.Cleanup, x.drain)
-		}
+		x.drainOn()
 	}()
 	first := dispatch.Event{Kind: dispatch.EvStart}
 	if m, ok := x.take(); ok { // the client has left already, or the gateway stops: no engine is asked
 		first = m.e
 	}
 	x.step(first)
-	for !x.HasOutcome && x.d.State != dispatch.StRelaying {
+	for !x.HasOutcome && !x.d.State.Streams() {
 		x.advance()
+	}
+}
+
+// drainOn has a request that drains go on in the background, in the place that DoDrain has reserved. Its owner must not touch it afterwards.
+func (x *Exchange) drainOn() {
+	if x.drains {
+		x.all.Tasks.GoReserved(x.s.Config.Timeouts.Prefill+x.s.Config.Timeouts.Cleanup, x.drain)
 	}
 }
 
@@ -305,13 +319,15 @@ func (x *Exchange) advance() {
 // wait blocks on what the request's state waits for besides events.
 func (x *Exchange) wait() {
 	switch {
+	case x.d.State == dispatch.StWaiting && x.awaitsMove():
+		x.awaitMove()
 	case x.d.State == dispatch.StWaiting:
 		x.pauseForEngines()
 	case x.d.State == dispatch.StPairing && x.cur.parked:
 		x.awaitPair(x.cur)
 	case x.d.State == dispatch.StRelaying:
 		x.stepStream()
-	case x.d.State == dispatch.StContinuing:
+	case x.d.State == dispatch.StJoining, x.d.State == dispatch.StContinuing:
 		x.awaitContinuation()
 	case x.d.State == dispatch.StDraining:
 		select {
@@ -337,6 +353,7 @@ func (x *Exchange) step(e dispatch.Event) {
 // takeEnvelope takes over what comes with an event from another goroutine, and returns the event for the dispatch.
 func (x *Exchange) takeEnvelope(m envelope) dispatch.Event {
 	e := m.e
+	x.traceAnswer(m)
 	if e.Kind.OfDecode() {
 		m.a.decodeArrived()
 	}
@@ -351,9 +368,15 @@ func (x *Exchange) takeEnvelope(m envelope) dispatch.Event {
 	}
 	switch {
 	case x.HasOutcome:
-	case e.Kind == dispatch.EvPrefillUsable:
+	case e.Kind == dispatch.EvPrefillUsable, e.Kind == dispatch.EvPrefillFirst:
 		x.Sum.Phases.Prefill = m.at.Sub(x.Sum.Arrived)
+		x.noteFirst(m.a.tokens)
+		if e.Kind == dispatch.EvPrefillFirst {
+			return x.takeFirst(m)
+		}
 	case m.a == nil || m.a.decodeIs != withOwner:
+	case x.d.State == dispatch.StJoining && e.Kind == dispatch.EvDecodeFirst:
+		return x.joinFirst(m)
 	case x.d.State == dispatch.StContinuing && e.Kind == dispatch.EvDecodeFirst:
 		return x.resume(m)
 	case e.Kind == dispatch.EvDecodeFirst || e.Kind == dispatch.EvDecodeWhole:
@@ -366,13 +389,19 @@ func (x *Exchange) takeEnvelope(m envelope) dispatch.Event {
 func (x *Exchange) takeAnswer(m envelope) dispatch.Event {
 	x.Sum.Stream = m.e.Kind == dispatch.EvDecodeFirst // where the request does not tell
 	if s := m.a.stream; s != nil {
+		if x.turn != nil {
+			x.turn.prompt, x.turn.answer = nil, nil // an attempt before may have had some
+			s.Change = x.turn.event
+		}
 		if m.a.stream = nil; !s.Begin(x.continuation) {
 			return x.refuseStream(m)
 		}
 		x.Reply.Stream = s
 	}
 	x.Sum.Phases.FirstToken = m.at.Sub(x.Sum.Arrived)
-	x.observeFirstToken(m.a)
+	x.estimateParts(m.a) // before anything is learned from this token
+	x.observeTTFT()
+	x.observeDecodeFirst(m.a, m.at)
 	x.remember(m.a) // does nothing but for /v1/responses
 	return m.e
 }
@@ -386,6 +415,7 @@ func (x *Exchange) refuseStream(m envelope) dispatch.Event {
 
 // makeCurrent has an attempt take the place of the one before it: of all legs, only the events of its own are accepted from now on.
 func (x *Exchange) makeCurrent(a *attempt) {
+	x.traceRetry(x.cur)
 	x.cur = a
 	x.acceptOnly(a)
 	x.Sum.Attempts++

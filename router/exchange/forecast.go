@@ -1,6 +1,8 @@
 package exchange
 
 import (
+	"time"
+
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
 )
@@ -16,38 +18,55 @@ func (x *Exchange) forecastDecode(a *attempt, prompt, uncached int) {
 	if x.Sum.Attempts == 1 {
 		x.m.Forecast.Arrived(fleet.Seconds(x.selection.Now))
 	}
-	w := leg.Work{Prompt: prompt, Late: x.m.LongGap()}
+	var w leg.Work
+	w.Prompt, w.Answers, w.Silent, w.Late = prompt, true, a.unstreamed, x.m.LongGap()
 	if a.split {
 		w.Moves = prompt - x.selection.Cached(a.decode.Engine)
 	} else {
 		w.Uncached = max(1, uncached)
 	}
-	a.decode.Forecast(w, true, !a.unstreamed)
+	a.decode.Forecast(w)
 }
 
 // forecastPrefill notes that the attempt's prefill engine is to compute the prompt.
 func (a *attempt) forecastPrefill() {
 	if w := a.decode.Work; w != nil {
-		a.prefill.Forecast(leg.Work{Prompt: w.Prompt, Uncached: max(1, int(a.prefill.Unread.Load()))}, false, true)
+		var p leg.Work
+		p.Prompt, p.Uncached = w.Prompt, max(1, int(a.prefill.Unread.Load()))
+		a.prefill.Forecast(p)
 	}
 }
 
-// observeFirstToken learns from the time of the first token of a stream.
-func (x *Exchange) observeFirstToken(a *attempt) {
+// observeTTFT learns from the time of the first token of a stream.
+func (x *Exchange) observeTTFT() {
+	if x.m.Forecast != nil && x.Sum.Stream {
+		x.m.ObserveTTFT(x.Sum.Arrived.Add(x.Sum.Phases.FirstToken), x.Sum.Phases.FirstToken)
+	}
+}
+
+// observeDecodeFirst learns from the time of decode's first token of a stream, which is what is predicted.
+func (x *Exchange) observeDecodeFirst(a *attempt, at time.Time) {
+	a.noted.Arrived()
+	x.observeHandOver(a, at)
 	if x.m.Forecast == nil || !x.Sum.Stream || x.Sum.Attempts != 1 {
 		return
 	}
-	took := x.Sum.Phases.FirstToken - x.Sum.Phases.Plan
+	decoded, prefilled := x.Sum.Phases.DecodeFirst(), x.Sum.Phases.Prefill
 	x.Sum.Predicted = x.choice.TTFT
-	x.m.Forecast.Predicted(float64(x.choice.TTFT), took.Seconds())
-	if w := a.decode.Work; w != nil && a.split && x.Sum.Phases.Prefill > 0 && x.Sum.Phases.Prefill < x.Sum.Phases.FirstToken {
-		x.m.Forecast.Moved(w.Moves, (x.Sum.Phases.FirstToken - x.Sum.Phases.Prefill).Seconds())
+	x.m.Forecast.Predicted(float64(x.choice.TTFT), (decoded - x.Sum.Phases.Plan).Seconds())
+	if w := a.decode.Work; w != nil && a.split && prefilled > 0 && prefilled < decoded {
+		x.m.Forecast.Moved(a.prefill.Engine.Forecast(), a.decode.Engine.Forecast(), w.Moves, (decoded - prefilled).Seconds())
 	}
 }
 
 // observeAnswer learns how long the request's answer was. It is called once, at its end.
-func (x *Exchange) observeAnswer() {
-	if tokens := max(x.usage.Output, x.usage.Pieces); x.m.Forecast != nil && tokens > 0 {
-		x.m.Forecast.Answered(tokens)
+func (x *Exchange) observeAnswer(now time.Time) {
+	tokens := max(x.usage.Output, x.usage.Pieces)
+	if x.m.Forecast == nil || tokens <= 0 {
+		return
+	}
+	x.m.Forecast.Answered(tokens)
+	if first := x.Sum.Phases.FirstToken; x.Sum.Stream && tokens > 1 {
+		x.m.ObserveITL(now, (now.Sub(x.Sum.Arrived)-first)/time.Duration(tokens-1))
 	}
 }

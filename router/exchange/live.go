@@ -3,8 +3,10 @@ package exchange
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/leg"
 	"pdrouter/router/reason"
 )
 
@@ -13,6 +15,47 @@ func (all *Exchanges) Count() int { return all.live.len() }
 
 // Composed notes that one request more, or one less, is under way that consists of branches.
 func (all *Exchanges) Composed(by int) { all.live.count(by) }
+
+// Live is one request under way, or one choice of a request whose choices are served separately.
+type Live struct {
+	RequestID string    `json:"request_id"`
+	Model     string    `json:"model"`
+	Route     string    `json:"route"`
+	Subject   string    `json:"subject"` // who called; "" if the router is open
+	Stream    bool      `json:"stream"`  // the client asks for one
+	Arrived   time.Time `json:"arrived_at"`
+	// The engines of the present attempt, "" before they are asked, and the states of their legs (dispatch.LegState).
+	Prefill      string `json:"prefill"`
+	Decode       string `json:"decode"`
+	PrefillState string `json:"prefill_state,omitempty"`
+	DecodeState  string `json:"decode_state,omitempty"`
+}
+
+// Live returns the requests under way, the oldest first, n at most.
+func (all *Exchanges) Live(n int) []Live {
+	items := all.live.list()
+	slices.SortFunc(items, func(x, y *Exchange) int { return x.Sum.Arrived.Compare(y.Sum.Arrived) })
+	out := make([]Live, 0, min(n, len(items)))
+	for _, x := range items[:min(n, len(items))] {
+		s := &x.Sum // only what does not change after Begin
+		one := Live{RequestID: s.RequestID, Model: s.Model, Route: s.Route, Subject: s.Subject, Stream: x.b.Stream, Arrived: s.Arrived}
+		if a := x.attempt(); a != nil {
+			one.Prefill, one.PrefillState = asked(&a.prefill)
+			one.Decode, one.DecodeState = asked(&a.decode)
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// asked returns the engine and the state of a leg, "" before it is asked: its engine may be read from then on.
+func asked(l *leg.Leg) (engine, state string) {
+	s := l.State()
+	if s == dispatch.LegIdle {
+		return "", ""
+	}
+	return l.Engine.Name, s.String()
+}
 
 // ShutDown has every request under way end, and every one that begins later: the gateway stops.
 func (all *Exchanges) ShutDown() {
@@ -37,7 +80,7 @@ type live struct {
 func (l *live) add(x *Exchange) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	x.liveIndex = len(l.items)
+	x.liveIndex = int32(len(l.items))
 	l.items = append(l.items, x)
 	if !x.branch {
 		l.n++
@@ -69,6 +112,13 @@ func (l *live) close() []*Exchange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.over = true
+	return slices.Clone(l.items)
+}
+
+// list returns the requests under way, in no order.
+func (l *live) list() []*Exchange {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	return slices.Clone(l.items)
 }
 

@@ -98,6 +98,13 @@ func (b *mailbox) restrict(accepts accepted, current *attempt) {
 	}
 }
 
+// attempt returns the attempt whose events are accepted, nil if there is none. What of it may be read from other goroutines its fields say.
+func (b *mailbox) attempt() *attempt {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.current
+}
+
 // armInterrupt notes how to interrupt the owner, which is about to block. It reports false if there is an event to handle first.
 func (b *mailbox) armInterrupt(interrupt *upstream.Canceler) bool {
 	b.mu.Lock()

@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
+	"pdrouter/router/migration"
 	"pdrouter/router/openai"
 	"pdrouter/router/openai/answer"
 	"pdrouter/router/reason"
@@ -26,12 +28,16 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 			x.withoutTokens, x.doubted, x.failed = true, a.legOf(e).Engine, e.Kind
 		}
 		if a != nil {
+			a.settleNoted()
 			a.letGo()
 		}
 		x.postOwn(x.plan())
 		x.selection.ForgetPrompt() // does nothing unless the policy looks at prefixes
 	case dispatch.DoWait:
-		x.waits++
+		if !x.awaitsMove() {
+			x.waits++
+		}
+		x.traceRetry(x.cur)
 		x.cur = nil
 		x.acceptOnly(nil)
 	case dispatch.DoPair:
@@ -49,6 +55,8 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 		}
 		x.askForDecode(a)
 		a.tokens.release()
+	case dispatch.DoAskRest:
+		x.askRest(a)
 	case dispatch.DoExpectDecode: // timers and a watch, which change nothing if decode's answer comes in time
 		x.expect(a) // without a client its timer ends a whole answer's leg or, by push, leads to DoCheckDecode
 		if !x.HasOutcome {
@@ -71,6 +79,11 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 	case dispatch.DoReplyStream:
 		x.deadlineTimer.Stop()
 		x.Sum.Status = 200
+	case dispatch.DoJoin: // joinFirst has done it
+	case dispatch.DoBreak:
+		x.forgetLate(a, act.Why)
+		x.Reply.Stream.Break(act.Why)
+		x.streamFailed()
 	case dispatch.DoReplyWhole:
 		x.replyWhole(a)
 	case dispatch.DoReplyPrefill:
@@ -169,6 +182,11 @@ func (x *Exchange) blame(a *attempt, e *fleet.Engine, l *leg.Leg, why reason.Rea
 		}
 		x.excluded = x.excluded.Add(peer, 0)
 	}
+	x.forgetLate(a, why)
+}
+
+// forgetLate has the attempt's pair shake hands again if its transfer was late.
+func (x *Exchange) forgetLate(a *attempt, why reason.Reason) {
 	if why == reason.TransferTimeout {
 		x.all.Pairs.ForgetPair(a.runs())
 		x.all.Pairs.Schedule()
@@ -180,7 +198,7 @@ const MaxLoggedAnswer = 256 // bytes of an engine's error answer in the log and 
 // noteFailure enters an attempt that failed for what came of a leg into the log and the summary.
 func (x *Exchange) noteFailure(a *attempt, l *leg.Leg, why reason.Reason) {
 	f := report.Failure{
-		Attempt: x.Sum.Attempts, Engine: l.Engine.Name, Reason: why.String(), Status: l.Status,
+		Attempt: int(x.Sum.Attempts), Engine: l.Engine.Name, Reason: why.String(), Status: l.Status,
 		Cause: leg.MaskCredentials(&a.h, l.Reason(), l.Engine, x.forwarded), Message: l.Message(&a.h, x.m.Connector.Traits().UnwrappedErrors, x.forwarded, x.m.Prefill, x.m.Decode), Rest: l.RetryAfter,
 	}
 	if l.Status != 0 && l.Status != 200 || l.Answer.Failed {
@@ -190,6 +208,7 @@ func (x *Exchange) noteFailure(a *attempt, l *leg.Leg, why reason.Reason) {
 		_, f.Message = leg.ExceededBound(l.Failure, x.s.Config.Limits)
 	}
 	x.Sum.Failures = append(x.Sum.Failures, f)
+	x.trace().End(l, time.Now(), f.Reason)
 	x.all.Log.Info("attempt failed", "request_id", x.Sum.RequestID, "attempt", f.Attempt, "engine", f.Engine,
 		"reason", f.Reason, "transfer_id", a.h.Transfer, "status", f.Status, "cause", f.Cause, "answer", f.Answer)
 }
@@ -207,6 +226,9 @@ func (x *Exchange) replyWhole(a *attempt) {
 	x.awaitRecorded() // blocks only for a response of /v1/responses that an engine keeps
 	l := &a.decode
 	x.usage.Of(&l.Answer, a.prefillCached())
+	if x.turn != nil {
+		l.Body = x.turn.whole(l.Body)
+	}
 	if a.split {
 		cached, created := a.Cached()
 		l.Body = answer.SetCached(l.Body, 0, cached, created) // prefill's count of cached tokens in place of decode's
@@ -261,15 +283,24 @@ func (a *attempt) Cached() (cached, created int) {
 	return a.prefill.Answer.Cached(), a.prefill.Answer.Created()
 }
 
+// fit32 is a number of tokens as a summary has room for it: engines claim what they like.
+func fit32(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
+
 // done gives the request its outcome and writes its summary. It happens once.
 func (x *Exchange) done(act dispatch.Action) {
 	defer x.ended()
 	x.deadlineTimer.Stop()
 	x.clientWatch.Stop()
 	now, s := time.Now(), &x.Sum
-	s.PromptTokens, s.OutputTokens, s.CachedTokens = x.usage.Prompt, x.usage.Output, x.usage.Cached
-	x.observeAnswer()
+	s.PromptTokens, s.OutputTokens, s.CachedTokens = fit32(x.usage.Prompt), fit32(x.usage.Output), fit32(x.usage.Cached)
+	x.observeAnswer(now)
 	x.countCached()
+	if x.turn != nil {
+		x.endMove(migration.Unneeded)
+		x.noteTurn(act.Outcome)
+	}
+	x.observeCached()
+	x.observeRecompute(now)
 	x.observeLatency(now) // tells the fleet how long its engines took
 	switch {
 	case x.drains:
@@ -298,7 +329,7 @@ func (x *Exchange) ended() {
 	x.HasOutcome = true
 	defer x.b.Release() // the exchange's own hold: its legs, its drain and jobs of reclaim have theirs
 	if !x.branch {
-		defer x.all.Report.Finished(&x.Sum, x.s.Observe) // logs the summary, and hands it to the metrics
+		defer x.all.Report.Finished(&x.Sum, x.trace(), x.s.Observe) // logs the summary, and hands it to the metrics
 	}
 	x.all.live.remove(x)
 	if x.caller != nil {

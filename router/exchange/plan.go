@@ -15,7 +15,13 @@ import (
 func (x *Exchange) plan() dispatch.Event {
 	retry, waited := x.Sum.Attempts > 0, x.pause > 0
 	x.pause = 0
-	choice, f := x.selectEngines(x.excluded)
+	choice, f := x.selectFirst()
+	if choice.Move > 0 {
+		if x.moveFirst(choice) {
+			return dispatch.Event{Kind: dispatch.EvPlannedLater}
+		}
+		choice, f = x.selectEngines(x.excluded)
+	}
 	switch {
 	case choice.Decode < 0 && len(x.excluded) > 0:
 		var e dispatch.Event
@@ -31,7 +37,10 @@ func (x *Exchange) plan() dispatch.Event {
 			return x.overBudget()
 		}
 	}
-	x.Sum.Phases.Plan = x.selection.Now.Sub(x.Sum.Arrived)
+	if retry || x.waits > 0 {
+		x.Sum.Phases.Retry = x.selection.Now.Sub(x.Sum.Arrived)
+	}
+	x.Sum.Phases.Plan = time.Since(x.Sum.Arrived)
 	x.Sum.Reason, x.Sum.Prefill, x.Sum.Decode, x.Sum.TokenIDs = string(choice.Reason), "", "", report.TokensNone
 	x.Sum.Shadow = (*report.Shadow)(x.selection.Shadow())
 	if choice.Decode < 0 {
@@ -45,7 +54,12 @@ func (x *Exchange) plan() dispatch.Event {
 	x.makeCurrent(a)
 	x.Sum.Decode = f.Decode[choice.Decode].Name
 	x.predictCached(choice)
-	toPrefill, toDecode := x.selection.NotePrompt(choice) // 0 and 0 unless the policy looks at prefixes
+	x.traceChoice()
+	toPrefill, toDecode, noted := x.selection.NotePrompt(choice) // 0, 0 and nil unless the policy looks at prefixes
+	a.noted = noted
+	if x.turn != nil {
+		x.turn.trace = x.selection.Trace()
+	}
 	a.prefill.Unread.Store(int64(toPrefill))
 	a.decode.Unread.Store(int64(toDecode))
 	a.decode.Join(x.all.Cancels, x.m.Decode[choice.Decode]) // it counts with its engine from now on, as the pair may have to be waited for
@@ -56,6 +70,7 @@ func (x *Exchange) plan() dispatch.Event {
 	x.Sum.Prefill = f.Prefill[choice.Prefill].Name
 	x.Sum.TransferID = a.h.Transfer
 	a.prefill.Engine = x.m.Prefill[choice.Prefill]
+	a.decode.CollectsFrom(a.prefill.Engine)
 	x.planTokens(a)
 	if x.m.Connector.Traits().Writes {
 		a.onTransferLost = func(why reason.Reason) { x.transferLost(a, why) }
@@ -109,7 +124,7 @@ func (x *Exchange) noEngine(c policies.Choice) dispatch.Event {
 	if left <= 0 {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.QueueTimeout}
 	}
-	x.pause = min(spread(max(pause, backoff(x.waits+1, rand.Uint64()))), left)
+	x.pause = min(spread(max(pause, backoff(int(x.waits)+1, rand.Uint64()))), left)
 	return dispatch.Event{Kind: dispatch.EvPlannedLater}
 }
 
@@ -143,5 +158,6 @@ func (x *Exchange) selectAlone(not fleet.Excluded) (policies.Choice, policies.Fl
 func (x *Exchange) choose() (policies.Choice, policies.Fleet) {
 	q := policies.Request{Model: x.m.Name, PromptTokens: x.b.PromptTokens(), Unsplittable: policies.Reason(x.b.Unsplittable), Objective: fleet.ObjectiveOf(x.b)}
 	x.selection.FindPrompt(x.b, x.tenant) // does nothing unless the policy looks at prefixes
+	x.selection.OfferMoves(x.moves())
 	return x.selection.Choose(q)
 }

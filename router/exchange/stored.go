@@ -60,7 +60,7 @@ func (x *Exchange) WorksOn() bool {
 func (x *Exchange) ResponseState() (tokens int, works bool) {
 	if s := x.Reply.Stream; s != nil {
 		if x.usage.Counted {
-			return x.Sum.PromptTokens + x.Sum.OutputTokens, !s.Whole()
+			return int(x.Sum.PromptTokens) + int(x.Sum.OutputTokens), !s.Whole()
 		}
 		return -1, !s.Whole()
 	}

@@ -1,7 +1,6 @@
 package exchange
 
 import (
-	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -161,7 +160,10 @@ func (x *Exchange) streamFailed() {
 	case relay.RemedyEnd:
 		e.Kind = dispatch.EvStreamUnended
 	case relay.RemedyCut:
-		e.Kind, x.Sum.NotContinued = dispatch.EvStreamCut, cmp.Or(why, x.notContinued)
+		if why == "" && x.uncontinued {
+			why = "unsupported"
+		}
+		e.Kind, x.Sum.NotContinued = dispatch.EvStreamCut, why
 	}
 	x.postOwn(e)
 }
@@ -194,6 +196,9 @@ func (x *Exchange) resume(m envelope) dispatch.Event {
 
 // CloseWithError tells how the stream ended: nil only if the client got every byte.
 func (x *Exchange) CloseWithError(err error) error {
+	if a, s := x.cur, x.Reply.Stream; a != nil && a.split && s.Whole() {
+		x.all.Reclaim.Streamed(x.s.Reclaim, a.decode.Engine, x.m.Name, &a.h, x.b.PromptTokens()+int(s.Pieces()))
+	}
 	if !x.HasOutcome {
 		switch {
 		case err == nil:
@@ -206,6 +211,7 @@ func (x *Exchange) CloseWithError(err error) error {
 	}
 	x.Reply.Stream.Free()
 	x.client.ClearDeadline()
+	x.drainOn()
 	return nil
 }
 

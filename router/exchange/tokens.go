@@ -16,6 +16,8 @@ import (
 // render and tokenise the messages once more. Nil does nothing.
 type forwarding struct {
 	asked   bool          // prefill is asked for them
+	chat    bool          // decode may carry them with the messages
+	first   *first        // the client may get prefill's token; nil: it does not
 	ids     []byte        // the array that it has answered; nil if there is none, and after decode was asked
 	dropped bool          // the answer was too large with the array
 	sent    bool          // decode's leg carries them
@@ -27,6 +29,7 @@ func (x *Exchange) planTokens(a *attempt) {
 	if !x.m.Connector.Traits().TakesTokenIDs {
 		return
 	}
+	of := x.planFirst(a)
 	switch why := x.b.Rendered(); {
 	case !x.m.ForwardsTokenIDs:
 		x.Sum.TokenIDs = report.TokensOff
@@ -38,7 +41,13 @@ func (x *Exchange) planTokens(a *attempt) {
 			a.tokens = &forwarding{doubted: x.doubted}
 		}
 	default:
-		a.tokens = &forwarding{asked: true}
+		a.tokens = &forwarding{asked: true, chat: true}
+	}
+	if of != nil {
+		if a.tokens == nil {
+			a.tokens = &forwarding{asked: true}
+		}
+		a.tokens.first = of
 	}
 }
 
@@ -51,7 +60,7 @@ var renderedTwice = [...]report.TokenIDs{
 func (x *Exchange) handTokens(a *attempt) {
 	t := a.tokens
 	switch {
-	case !t.asks():
+	case t == nil || !t.chat:
 	case t.ids != nil && !bytes.Contains(a.h.KVParams, []byte("prompt_token_ids")): // else they are there already
 		t.sent = true
 		x.Sum.TokenIDs = report.TokensForwarded
@@ -81,7 +90,7 @@ func (t *forwarding) sends() bool { return t != nil && t.sent }
 
 // reported returns the ids that prefill has answered.
 func (t *forwarding) reported() []byte {
-	if t == nil {
+	if t == nil || !t.chat {
 		return nil
 	}
 	return t.ids

@@ -34,7 +34,7 @@ func (x *Exchange) Used() UsedTokens {
 	case x.b.Unsplittable == openai.UnsplitStored: // the request that created the response was charged
 		return UsedTokens{}
 	case x.usage.Counted:
-		u := UsedTokens{Prompt: s.PromptTokens, Cached: s.CachedTokens, Answer: s.OutputTokens}
+		u := UsedTokens{Prompt: int(s.PromptTokens), Cached: int(s.CachedTokens), Answer: int(s.OutputTokens)}
 		if stream := x.Reply.Stream; stream != nil && !stream.Whole() {
 			u.Answer = max(u.Answer, x.usage.Pieces)
 		}
@@ -44,7 +44,7 @@ func (x *Exchange) Used() UsedTokens {
 	case s.Outcome == dispatch.FailedBefore && x.Why == reason.AnswerTooLarge && x.unreadTokens() == 0, s.Outcome == dispatch.Completed && !s.Stream:
 		return UsedTokens{Unknown: true}
 	}
-	u := UsedTokens{Prompt: x.b.PromptTokens(), Cached: s.CachedTokens, Answer: x.usage.Pieces + x.unreadTokens()}
+	u := UsedTokens{Prompt: x.b.PromptTokens(), Cached: int(s.CachedTokens), Answer: x.usage.Pieces + x.unreadTokens()}
 	if a := x.cur; a != nil && a.split && a.prefillAnswered() && a.prefill.Answer.PromptTokens > 0 { // that leg is never a stream
 		u.Prompt = a.prefill.Answer.PromptTokens
 	}
@@ -82,15 +82,15 @@ func (x *Exchange) observeLatency(now time.Time) {
 	}
 	tokens := x.b.PromptTokens()
 	if s.PromptTokens > 0 {
-		tokens = s.PromptTokens
+		tokens = int(s.PromptTokens)
 	}
 	switch {
 	case a.split && a.prefillAnswered() && s.Phases.Prefill > s.Phases.Pair:
-		x.s.Fleet.ObserveLatency(x.m, fleet.Prefill, a.prefill.Engine, s.Phases.Prefill-s.Phases.Pair, tokens-s.CachedTokens, now)
-		if s.Stream && s.Phases.FirstToken > s.Phases.Prefill {
-			x.s.Fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, s.Phases.FirstToken-s.Phases.Prefill, tokens, now)
+		x.s.Fleet.ObserveLatency(x.m, fleet.Prefill, a.prefill.Engine, s.Phases.Prefill-s.Phases.Pair, tokens-int(s.CachedTokens), now)
+		if decoded := s.Phases.DecodeFirst(); s.Stream && decoded > s.Phases.Prefill {
+			x.s.Fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, decoded-s.Phases.Prefill, tokens, now)
 		}
 	case x.m.Connector.Traits().Mode == dispatch.Alone && s.Stream && s.Phases.FirstToken > 0:
-		x.s.Fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, s.Phases.FirstToken-s.Phases.Plan, tokens-s.CachedTokens, now)
+		x.s.Fleet.ObserveLatency(x.m, fleet.Decode, a.decode.Engine, s.Phases.FirstToken-s.Phases.Plan, tokens-int(s.CachedTokens), now)
 	}
 }

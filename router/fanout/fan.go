@@ -27,6 +27,7 @@ import (
 	"pdrouter/router/reason"
 	"pdrouter/router/relay"
 	"pdrouter/router/report"
+	"pdrouter/router/trace"
 )
 
 // Caller begins a Fan.
@@ -42,6 +43,7 @@ type Fan struct {
 	r           *exchange.Exchanges
 	s           *exchange.Snapshot
 	caller      Caller
+	trace       *trace.Trace // nil if the request is not sampled
 	sum         report.Summary
 	n           int // choices of each prompt
 	stream      bool
@@ -82,7 +84,7 @@ func Begin(r *exchange.Exchanges, q *exchange.Request, of Caller) *Fan {
 	if len(bodies) == 0 {
 		return nil
 	}
-	f := &Fan{r: r, s: q.ServedBy, caller: of, n: b.N, stream: b.Stream, unbounded: b.Unbounded(), open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
+	f := &Fan{r: r, s: q.ServedBy, caller: of, trace: q.Forwarded.Traced(), n: b.N, stream: b.Stream, unbounded: b.Unbounded(), open: 1 + len(bodies), merge: choices.NewMerger(b.Prompts, b.N)}
 	f.changed = sync.NewCond(&f.mu)
 	f.Limit, f.every = q.ServedBy.Config.Timeouts.Write, *q.ServedBy.Config.Timeouts.KeepAlive
 	f.engines, f.bodies = make([]branchEngines, len(bodies)), make([][]byte, len(bodies))

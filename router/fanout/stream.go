@@ -151,7 +151,7 @@ func (f *Fan) finish() {
 		}
 	}
 	s.Phases.Total = time.Since(s.Arrived)
-	defer f.r.Report.Finished(s, f.s.Observe) // also if a caller panics
+	defer f.r.Report.Finished(s, f.trace, f.s.Observe) // also if a caller panics
 	defer f.r.Composed(-1)
 	f.caller.FanEnded(f.used())
 }

@@ -2,8 +2,11 @@ package fleet
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
+
+	"pdrouter/policies"
 )
 
 // Reported is what an engine says of the models that it serves. It is never changed.
@@ -27,6 +30,14 @@ func (r *Reported) Same(o *Reported) bool {
 	return r == o || r != nil && o != nil && r.Base == o.Base && maps.Equal(r.Adapters, o.Adapters)
 }
 
+// MaxLen is how many tokens prompt and answer may have, as the engine says; 0 if it does not.
+func (e *Engine) MaxLen() int {
+	if r := e.Reported.Load(); r != nil {
+		return r.Base.MaxLen
+	}
+	return 0
+}
+
 // has reports whether the engine serves that adapter.
 func (e *Engine) has(adapter string) bool {
 	r := e.Reported.Load()
@@ -35,6 +46,48 @@ func (e *Engine) has(adapter string) bool {
 	}
 	_, ok := r.Adapters[adapter]
 	return ok
+}
+
+// AdapterSlots is what an engine says of the adapters in its memory. It is never changed.
+type AdapterSlots struct {
+	Slots  int      // how many adapters it computes with at a time; at least 1
+	Loaded []string // those that it computed with last, at most Slots
+	Active []string // those that requests are computed with, or wait for
+}
+
+// state is that of an adapter on the engine. s is nil if the engine says nothing.
+func (s *AdapterSlots) state(adapter string) policies.AdapterState {
+	if s == nil {
+		return policies.AdapterLoadable
+	}
+	if slices.Contains(s.Loaded, adapter) {
+		return policies.AdapterLoaded
+	}
+	others := len(s.Active)
+	if slices.Contains(s.Active, adapter) {
+		others--
+	}
+	if others >= s.Slots {
+		return policies.AdapterBlocked
+	}
+	return policies.AdapterLoadable
+}
+
+// noteAdapterUse notes which models' policies look at the adapters that engines have loaded.
+func (f *Fleet) noteAdapterUse() {
+	for _, planner := range f.planners() {
+		if planner, can := planner.(interface{ Adapters(model string) bool }); can {
+			for _, m := range f.Models {
+				m.usesAdapters = m.usesAdapters || planner.Adapters(m.Name)
+			}
+		}
+	}
+}
+
+// UsesAdapterSlots reports whether it matters which adapters an engine has loaded: it serves some, and the model's policy looks at them.
+func (f *Fleet) UsesAdapterSlots(e *Engine) bool {
+	m, r := f.Models[e.Model], e.Reported.Load()
+	return m != nil && m.usesAdapters && r != nil && len(r.Adapters) > 0
 }
 
 // adapters are the models whose engines report adapters, by the names of those. The zero value has none.

@@ -34,6 +34,9 @@ func (f *Fleet) Records(e *Engine) []metadata.Record {
 // Compatible says why two engines cannot be paired, nil if they can. The result for engines that publish records is kept
 // until one of them publishes new records.
 func (f *Fleet) Compatible(c *Pair) error {
+	if c.revisions != nil {
+		return c.revisions
+	}
 	if !c.Prefill.Publishes {
 		return c.CompatibleStock()
 	}
@@ -59,6 +62,26 @@ func (f *Fleet) Compatible(c *Pair) error {
 		f.log.Warn("engines cannot be paired", "prefill", c.Prefill.Name, "decode", c.Decode.Name, "err", err)
 	}
 	return err
+}
+
+// revisionsFit returns an error if the configuration says that two engines run different weights or versions.
+func revisionsFit(p, d *Engine) error {
+	x, y := p.Origin.Entry.Revision, d.Origin.Entry.Revision
+	if x == y || x == "" || y == "" {
+		return nil
+	}
+	return &metadata.Unpairable{Reason: metadata.OtherRevision, Text: "revisions are " + strconv.Quote(x) + " and " + strconv.Quote(y)}
+}
+
+// ExcludeRevisions excludes those decode engines that, as the configuration says, run other weights or another version than an engine that has
+// given a part of an answer: they would not have given the rest of it.
+func (m *Model) ExcludeRevisions(t Excluded, of *Engine) Excluded {
+	for _, e := range m.Decode {
+		if revisionsFit(of, e) != nil && !t.Has(e) {
+			t = t.Add(e, 0)
+		}
+	}
+	return t
 }
 
 // Runs names the runs of both engines that would shake hands now, or says why they cannot.

@@ -37,6 +37,7 @@ type Engine struct {
 	Bootstrap     connector.Bootstrap        // connector sglang; without a room
 
 	inUse                    // what this gateway has there now
+	others       others      // what other gateways have there
 	reachability             // whether it takes connections
 	run                      // which run of it answers, and what that run says
 	Draining     atomic.Bool // it takes no more requests
@@ -50,15 +51,20 @@ type Engine struct {
 
 // inUse is what this gateway has at an engine now.
 type inUse struct {
-	InFlight  atomic.Int64              // legs
-	Streaming atomic.Int64              // of them, streams that have brought tokens
-	Supplied  atomic.Int64              // of them, decode legs without a stream whose KV has come, as the engine's load has shown
-	Overdue   atomic.Int64              // of them, decode legs whose KV is overdue
-	Backlog   atomic.Int64              // prompt tokens that it has yet to compute, for models whose policy uses prefixes
-	slot      atomic.Pointer[cacheSlot] // its place in the prefix index; nil if it has none
+	InFlight  atomic.Int64 // legs
+	Streaming atomic.Int64 // of them, streams that have brought tokens
+	Supplied  atomic.Int64 // of them, decode legs without a stream whose KV has come, as the engine's load has shown
+	Overdue   atomic.Int64 // of them, decode legs whose KV is overdue
+	// Uncollected counts requests whose KV it has, or will have, and that has not come to a decode engine yet, as far as is known.
+	Uncollected atomic.Int64
+	Backlog     atomic.Int64              // prompt tokens that it has yet to compute, for models whose policy uses prefixes
+	slot        atomic.Pointer[cacheSlot] // its place in the prefix index; nil if it has none
 
 	holder atomic.Pointer[blocks.Holder] // its place in the index of blocks; nil if its blocks are not known
 }
+
+// Busy reports whether requests need the engine: it works on legs, or has KV that has not come to decode.
+func (u *inUse) Busy() bool { return u.InFlight.Load() > 0 || u.Uncollected.Load() > 0 }
 
 // Origin is all of a configuration that an engine was made from: engines of one origin are the same.
 type Origin struct {

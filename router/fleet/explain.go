@@ -36,19 +36,24 @@ type ExplainedRole struct {
 // ExplainedEngine is what is known of an engine, and what became of it.
 type ExplainedEngine struct {
 	policies.Explained
-	State    string  `json:"state"`
-	Why      string  `json:"why,omitempty"` // it is in this state
-	InFlight int     `json:"in_flight"`
-	Cached   int     `json:"cached_tokens"`       // of the prompt; 0 if the policy does not look at it
-	CachedBy string  `json:"cached_by,omitempty"` // how that is known: events (the engine's own) or estimate; "" if it is not looked at
-	Backlog  int     `json:"backlog_tokens"`      // prompt tokens yet to compute; likewise
-	Share    float64 `json:"share"`               // of its part of the requests, below 1 in a slow start
-	Weight   float64 `json:"weight"`
-	Zone     string  `json:"zone,omitempty"`
+	State     string  `json:"state"`
+	Why       string  `json:"why,omitempty"`                 // it is in this state
+	InFlight  int     `json:"in_flight"`                     // of all gateways
+	Elsewhere int     `json:"in_flight_elsewhere,omitempty"` // of them, those of other gateways
+	Cached    int     `json:"cached_tokens"`                 // of the prompt; 0 if the policy does not look at it
+	CachedBy  string  `json:"cached_by,omitempty"`           // how that is known: events (the engine's own) or estimate; "" if it is not looked at
+	Backlog   int     `json:"backlog_tokens"`                // prompt tokens yet to compute; likewise
+	Share     float64 `json:"share"`                         // of its part of the requests, below 1 in a slow start
+	Weight    float64 `json:"weight"`
+	Zone      string  `json:"zone,omitempty"`
 }
 
-// Explain explains a request. session is a hash of what names its session, 0 if nothing does. It returns false if the planner cannot explain.
-func (f *Fleet) Explain(m *Model, adapter string, b *openai.Body, session uint64) (Explanation, bool) {
+// Movable returns the moves that can come before a request, of which engines are thought to have so many tokens. done is false if they are only explained.
+type Movable func(cached func(*Engine) int) (moves []policies.Move, done bool)
+
+// Explain explains a request. session is a hash of what names its session, 0 if nothing does; movable may be nil. It returns false if the planner cannot
+// explain.
+func (f *Fleet) Explain(m *Model, adapter string, b *openai.Body, session uint64, movable Movable) (Explanation, bool) {
 	planner, can := f.planner.(interface {
 		Explain(policies.Request, policies.Fleet, policies.Draw) (policies.Choice, []policies.Stage)
 		Rule(model string) string
@@ -66,6 +71,17 @@ func (f *Fleet) Explain(m *Model, adapter string, b *openai.Body, session uint64
 	ask := func(v policies.Fleet) (c policies.Choice) {
 		c, stages = planner.Explain(q, v, policies.Draw{Turn: m.turn.Load() + 1, Random: rand.Uint64()})
 		return c
+	}
+	var only []policies.Path // that would be priced too if moves were made
+	if movable != nil {
+		moves, done := movable(k.Cached)
+		k.OfferMoves(moves)
+		if !done && len(moves) > 0 {
+			view, _, _ := k.view()
+			ask(view)
+			only = pathsWithMoves(stages)
+			k.OfferMoves(nil)
+		}
 	}
 	view, _, _ := k.view()
 	c := ask(view)
@@ -106,12 +122,25 @@ func (f *Fleet) Explain(m *Model, adapter string, b *openai.Body, session uint64
 		}
 		out.Stages = append(out.Stages, role)
 	}
+	out.Paths = append(out.Paths, only...)
 	slices.SortStableFunc(out.Paths, func(a, b policies.Path) int { return cmp.Compare(a.Price, b.Price) })
 	return out, true
 }
 
+// pathsWithMoves are the paths of these stages that begin with a move. None is taken.
+func pathsWithMoves(stages []policies.Stage) (paths []policies.Path) {
+	for _, s := range stages {
+		for _, p := range s.Paths {
+			if p.Taken = false; p.Move != nil {
+				paths = append(paths, p)
+			}
+		}
+	}
+	return paths
+}
+
 func explained(x policies.Explained, e *Engine, seen policies.Engine, now time.Time, slowStart time.Duration) ExplainedEngine {
-	out := ExplainedEngine{Explained: x, InFlight: seen.InFlight, Cached: seen.Cached, Backlog: seen.Backlog, Weight: 1}
+	out := ExplainedEngine{Explained: x, InFlight: seen.InFlight, Elsewhere: e.Elsewhere(), Cached: seen.Cached, Backlog: seen.Backlog, Weight: 1}
 	out.State, out.Why, out.Share = e.State(now, slowStart)
 	if p := seen.Place; p != nil {
 		out.Zone = p.Zone

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -48,12 +49,13 @@ type Records interface {
 // Parts are what a fleet is made of besides its configuration.
 type Parts struct {
 	Planner    Planner
-	Shadow     Planner             // asked too, without effect; nil: none is
-	Records    Records             // nil: no engine that publishes can be paired
-	Handshakes *handshake.Registry // which pairs have shaken hands
-	Blocks     *blocks.Index       // what engines say that they hold; nil: nobody asks
-	Tokens     *tokens.Map         // the token ids of chats, which are looked for there; nil: none are known
-	Control    *http.Client        // for the control routes of engines without TLS settings of their own
+	Shadow     Planner                                  // asked too, without effect; nil: none is
+	Records    Records                                  // nil: no engine that publishes can be paired
+	Handshakes *handshake.Registry                      // which pairs have shaken hands
+	Blocks     *blocks.Index                            // what engines say that they hold; nil: nobody asks
+	Tokens     *tokens.Map                              // the token ids of chats, which are looked for there; nil: none are known
+	Troubled   func() func(prefill, decode string) bool // which hand-overs go wrong now; may be nil, and so may what it returns
+	Control    *http.Client                             // for the control routes of engines without TLS settings of their own
 	Log        *slog.Logger
 }
 
@@ -74,6 +76,7 @@ type Fleet struct {
 	planner    Planner
 	shadow     Planner // nil: there is none
 	published  Records
+	troubled   func() func(prefill, decode string) bool // nil: nobody knows
 	handshakes *handshake.Registry
 	log        *slog.Logger
 	Prefixes   *prefixes.Index // nil: no model's policy looks at prefixes
@@ -98,29 +101,40 @@ type Model struct {
 	Retries               *admission.RetryBudget  // outlives a reload
 	ForwardsAuthorization bool                    // its engines receive the clients' credentials
 	ForwardsTokenIDs      bool                    // decode legs carry the token ids that prefill has answered
+	FirstTokenOfPrefill   bool                    // clients get the token that prefill has sampled, where that is exact
 	usesPrefixes          [roleCount]bool         // the policy looks at what the role's engines have of a prompt
+	learned               *learnedPrompts         // outlives a reload
 	publishes             bool                    // one of its engines at least publishes its blocks
 	usesSessions          bool                    // the policy looks at which session a request is of
+	usesAdapters          bool                    // the policy looks at which adapters engines have loaded
 	Forecast              *forecast.Model         // for a policy that prices paths; nil: there is none. It outlives a reload
 	objective             policies.Objective      // of that policy
+	scaling               *scalingSignals         // nil where nothing is forecast. It outlives a reload
 	panicMode             [roleCount]atomic.Bool  // the role's engines are used although they are ejected
 	comparedAt            [roleCount]atomic.Int64 // when their times were compared, in nanoseconds
 	Queue                 *admission.Queue        // outlives a reload
 
 	inFlight, perEngine, queueLength int // requests with all its engines, or with each; requests that wait
+
+	rooms roomPlanner // its requests wait until this says that engines have room; nil: they do not
+	again *time.Timer // until its queue looks again; the queue's lock guards it
 }
 
 // Places is how many of the model's requests may be with engines at once: none while no engine takes requests and one may come back.
 // If none will come back, requests do not wait: they fail at once.
-func (m *Model) Places() int {
+func (m *Model) Places(running, waiting int) int {
 	takers, comes := m.takers()
+	most := max(1, takers) * m.perEngine
 	switch {
 	case takers == 0 && comes:
 		return 0
 	case m.inFlight > 0:
-		return m.inFlight
+		most = m.inFlight
 	}
-	return max(1, takers) * m.perEngine
+	if m.rooms != nil {
+		most = min(most, m.oneMore(running, waiting))
+	}
+	return most
 }
 
 // takers counts the model's decode engines that may receive requests. comes reports that others may come back: they are down, but have not
@@ -152,17 +166,17 @@ func (m *Model) PairAt(p, d int) *Pair { return m.Pairs[p*len(m.Decode)+d] }
 // was may be empty. Files are read through secrets. The new fleet takes effect with Begin.
 func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*Fleet, error) {
 	f := &Fleet{Models: make(map[string]*Model, len(cfg.Models)), named: map[string]*Engine{}, pairs: map[[2]string]*Pair{}, drains: map[string]bool{}, placements: map[string]config.Placement{}, kvEvents: map[string]config.KVEvents{},
-		health: cfg.Health, planner: parts.Planner, shadow: parts.Shadow, published: parts.Records, handshakes: parts.Handshakes, log: parts.Log, prompts: was.prompts, blocks: parts.Blocks, tokens: parts.Tokens,
+		health: cfg.Health, planner: parts.Planner, shadow: parts.Shadow, troubled: parts.Troubled, published: parts.Records, handshakes: parts.Handshakes, log: parts.Log, prompts: was.prompts, blocks: parts.Blocks, tokens: parts.Tokens,
 		Secrets: secrets, secured: map[*Engine]*tls.Config{}, ranks: map[string][]*Engine{}}
 	if f.prompts == nil {
 		f.prompts = new(promptSearch)
 	}
 	var unread []error
 	for i, mc := range cfg.Models {
-		m := &Model{Name: mc.Name, Connector: connector.Named(mc.Connector), ForwardsAuthorization: mc.ForwardAuthorization, ForwardsTokenIDs: mc.Traits().TakesTokenIDs && !mc.RetokenizeOnDecode, Retries: new(admission.RetryBudget), Queue: new(admission.Queue), inFlight: mc.MaxConcurrentRequests, perEngine: cfg.Limits.MaxConcurrentRequests, queueLength: *cfg.Limits.Queue}
+		m := &Model{Name: mc.Name, Connector: connector.Named(mc.Connector), ForwardsAuthorization: mc.ForwardAuthorization, ForwardsTokenIDs: mc.Traits().TakesTokenIDs && !mc.RetokenizeOnDecode, FirstTokenOfPrefill: mc.FirstToken == config.FirstTokenPrefill, Retries: new(admission.RetryBudget), Queue: new(admission.Queue), learned: newLearnedPrompts(), inFlight: mc.MaxConcurrentRequests, perEngine: cfg.Limits.MaxConcurrentRequests, queueLength: *cfg.Limits.Queue}
 		if old := was.Models[m.Name]; old != nil {
 			m.turn.Store(old.turn.Load())
-			m.Retries, m.Queue = old.Retries, old.Queue
+			m.Retries, m.Queue, m.learned = old.Retries, old.Queue, old.learned
 		}
 		for _, list := range []struct {
 			key  string
@@ -228,7 +242,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 				for _, d := range m.Decode {
 					c := was.pairs[[2]string{p.Name, d.Name}]
 					if c == nil || c.Model != m.Name || c.Connector != m.Connector || c.Prefill != p || c.Decode != d {
-						c = &Pair{Model: m.Name, Connector: m.Connector, Prefill: p, Decode: d}
+						c = &Pair{Model: m.Name, Connector: m.Connector, Prefill: p, Decode: d, revisions: revisionsFit(p, d)}
 					}
 					if m.Pairs = append(m.Pairs, c); p != d {
 						f.Pairs = append(f.Pairs, c)
@@ -245,7 +259,9 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 	}
 	f.IndexAdapters()
 	f.noteSessions()
+	f.noteAdapterUse()
 	f.noteForecasts(was)
+	f.noteObjectives(cfg.Queue.ByObjective)
 	f.Prefixes = f.newIndex(cfg.Limits.PrefixIndexEntries, was.Prefixes)
 	return f, nil
 }
@@ -277,6 +293,9 @@ func (f *Fleet) Begin(cfg config.Config, was *Fleet) {
 	for _, e := range was.Engines {
 		if f.Engine(e.Name) != e {
 			e.forgetPrompts(gone)
+			if of := e.Forecast(); of != nil {
+				of.Gone()
+			}
 		}
 	}
 }
@@ -302,16 +321,12 @@ func (f *Fleet) Find(name string) (m *Model, adapter string) {
 // Engine returns the engine of that name, nil if there is none.
 func (f *Fleet) Engine(name string) *Engine { return f.named[name] }
 
-// InFlight returns how many legs an engine works on, all its data-parallel ranks together; 0 if there is none of that name.
-func (f *Fleet) InFlight(engine string) int64 {
+// Busy reports whether requests need an engine or one of its data-parallel ranks; false if there is none of that name.
+func (f *Fleet) Busy(engine string) bool {
 	if e := f.Engine(engine); e != nil {
-		return e.InFlight.Load()
+		return e.Busy()
 	}
-	n := int64(0)
-	for _, e := range f.ranks[engine] {
-		n += e.InFlight.Load()
-	}
-	return n
+	return slices.ContainsFunc(f.ranks[engine], func(e *Engine) bool { return e.Busy() })
 }
 
 // Close closes idle connections to all engines.

@@ -10,6 +10,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/policies"
+	"pdrouter/policies/prefixes"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 )
@@ -21,7 +22,7 @@ func fleetOf(t *testing.T, cfg config.Config, parts Parts, was *Fleet) *Fleet {
 		was = new(Fleet)
 	}
 	if parts.Planner == nil {
-		parts.Planner = policies.Default()
+		parts.Planner, _ = policies.New(policies.Config{Default: policies.Choosing{Policy: "roles"}})
 	}
 	if parts.Log == nil {
 		parts.Log = slog.New(slog.DiscardHandler)
@@ -87,14 +88,14 @@ func TestCompatibilityIsKept(t *testing.T) {
 // admitted before.
 func TestEnginesThatLeaveAreForgotten(t *testing.T) {
 	by := policies.Role{Policy: "prefix"}
-	planner, err := policies.New(policies.Config{Default: policies.Choosing{Prefill: by, Decode: by}})
+	planner, err := policies.New(policies.Config{Default: policies.Choosing{Policy: "roles", Prefill: by, Decode: by}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := fleetOf(t, ofEngines("a", "b"), Parts{Planner: planner}, nil)
 	x, a := f.Prefixes, f.Engine("a")
 	h := a.takeSlot(x)
-	x.Note([]uint64{1, 2}, h.holder)
+	x.Note(&prefixes.Prompt{Links: []uint64{1, 2}}, h.holder)
 	f = fleetOf(t, ofEngines("b"), Parts{Planner: planner}, f)
 	if f.Prefixes != x {
 		t.Error("another index: what all others have is forgotten")

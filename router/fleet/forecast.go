@@ -30,10 +30,10 @@ func (f *Fleet) noteForecasts(was *Fleet) {
 			}
 			m.objective = planner.Objective(m.Name)
 			if old := was.Models[m.Name]; old != nil {
-				m.Forecast = old.Forecast
+				m.Forecast, m.scaling = old.Forecast, old.scaling
 			}
 			if m.Forecast == nil {
-				m.Forecast = forecast.NewModel()
+				m.Forecast, m.scaling = forecast.NewModel(), new(scalingSignals)
 			}
 		}
 	}
@@ -87,8 +87,8 @@ func ObjectiveOf(b *openai.Body) policies.Objective {
 	return policies.Objective{TTFT: b.Objective.TTFT.Seconds(), ITL: b.Objective.ITL.Seconds()}
 }
 
-// LongGap is how long after another a token of the model's answers is late; 0 if no policy asks for that.
-func (m *Model) LongGap() time.Duration { return time.Duration(m.objective.ITL * float64(time.Second)) }
+// LongGap is how many seconds after another a token of the model's answers is late; 0 if no policy asks for that.
+func (m *Model) LongGap() float64 { return m.objective.ITL }
 
 // forecast is what is predicted of the model's engines; nil if no policy asks for that.
 func (k *Selection) forecast() *policies.Forecast {
@@ -99,8 +99,14 @@ func (k *Selection) forecast() *policies.Forecast {
 	if k.prompt != nil { // nearly always: a stream that goes on elsewhere has none
 		f = &k.prompt.forecast
 	}
+	f.Pairs = k.m
 	f.Prefill, f.Decode, f.Demand = works(f.Prefill[:0], k.m.Prefill, now), works(f.Decode[:0], k.m.Decode, now), k.m.Forecast.Demand(now)
 	return f
+}
+
+// HandOver is how many times as long as in the mean a hand-over from one of the model's engines to another takes.
+func (m *Model) HandOver(prefill, decode int) float64 {
+	return m.Forecast.HandOver(m.Prefill[prefill].Forecast(), m.Decode[decode].Forecast())
 }
 
 func works(dst []policies.Work, engines []*Engine, now float64) []policies.Work {
@@ -121,3 +127,20 @@ func (k *Selection) PromptTokens(estimate int) int {
 	}
 	return estimate
 }
+
+// unlearned is what is thought of models whose engines are not forecast.
+var unlearned = forecast.NewModel()
+
+// prices is by what the model's engines are priced.
+func (m *Model) prices() *forecast.Model {
+	if m.Forecast != nil {
+		return m.Forecast
+	}
+	return unlearned
+}
+
+// ComputeSeconds is how long the model's engines take for a prompt of so many tokens none of which they have, in the mean.
+func (m *Model) ComputeSeconds(tokens int) float64 { return m.prices().ComputeSeconds(tokens) }
+
+// MoveSeconds is how long they take to hand over so many tokens, in the mean.
+func (m *Model) MoveSeconds(tokens int) float64 { return m.prices().MoveSeconds(tokens) }

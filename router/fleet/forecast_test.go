@@ -24,7 +24,8 @@ func TestForecastWithoutPrompt(t *testing.T) {
 	}
 	legs := make([]forecast.Leg, 500)
 	for i := range legs {
-		f.Engine("a").Forecast().Begin(&legs[i], Seconds(time.Now()), 5000, 0, true, false)
+		legs[i].Prompt, legs[i].Answers = 5000, true
+		f.Engine("a").Forecast().Begin(&legs[i], Seconds(time.Now()))
 	}
 	f = fleetOf(t, cfg, parts, f)
 	for range 4 {
@@ -34,5 +35,26 @@ func TestForecastWithoutPrompt(t *testing.T) {
 		if c := k.ChooseDecode(); c.Decode != 1 {
 			t.Errorf("engine %d was chosen (%s); want 1, which has nothing to do", c.Decode, c.Why())
 		}
+	}
+}
+
+// TestForecastOfGoneEngine: what is known of an engine's hand-overs to others is forgotten with the engine.
+func TestForecastOfGoneEngine(t *testing.T) {
+	p, err := policies.Parse("p.yaml", []byte("default: {policy: cost}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := Parts{Planner: p}
+	was := fleetOf(t, ofEngines("a", "b"), parts, nil)
+	m, a, b := was.Models["m"].Forecast, was.Engine("a").Forecast(), was.Engine("b").Forecast()
+	m.Moved(a, b, 10, 1)
+	known := m.HandOver(a, b)
+	fleetOf(t, ofEngines("a", "b"), parts, was)
+	if got := m.HandOver(a, b); got != known {
+		t.Errorf("after a reload the pair takes %v; want %v", got, known)
+	}
+	fleetOf(t, ofEngines("b"), parts, was)
+	if got := m.HandOver(a, b); got == known {
+		t.Error("the pair is known still")
 	}
 }

@@ -55,7 +55,9 @@ func (k *Selection) Predicted(c policies.Choice) (n int, byEvents, known bool) {
 	if c.Split {
 		e, role = k.m.Prefill[c.Prefill], Prefill
 	}
-	n, byEvents = k.prompt.cached(e)
+	if n, byEvents = k.prompt.cached(e); !byEvents {
+		n = k.prompt.counted(n, e.CacheSize().BlockTokens)
+	}
 	return n, byEvents, k.m.usesPrefixes[role]
 }
 

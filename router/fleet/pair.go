@@ -17,6 +17,7 @@ type Pair struct {
 	Model           string
 	Connector       connector.Connector
 	Prefill, Decode *Engine
+	revisions       error                         // why the two differ in weights or version, as the configuration says; nil if they do not
 	compatibility   atomic.Pointer[compatibility] // nil until both have published records
 	Wanted          health.DecayingCounter        // requests that chose the two
 	broken          atomic.Bool                   // transfers failed in a row; the two are not paired until a handshake succeeds

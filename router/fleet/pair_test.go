@@ -2,10 +2,13 @@ package fleet
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/config"
+	"pdrouter/router/connector"
 	"pdrouter/router/fleet/health"
 )
 
@@ -41,5 +44,35 @@ func TestCoupleBacksOff(t *testing.T) {
 	c.HandshakeEnded(run(2), broken, now, health.BreakerRules{})
 	if c.HandshakeEnded(run(2), nil, now, health.BreakerRules{}); c.HandshakePause(run(2), now) != 0 || c.LastError(run(2)) != nil {
 		t.Error("a success is not the end of failures")
+	}
+}
+
+// TestRevisionsAreNotMixed: engines of different revisions are never a pair, whatever else is known of them. One without a revision fits all.
+func TestRevisionsAreNotMixed(t *testing.T) {
+	engine := func(name, revision string) config.Engine {
+		return config.Engine{Name: name, URL: "http://" + name + ":1", Revision: revision}
+	}
+	for _, conn := range []string{connector.NamePull, connector.NameKVPlane, connector.NameSGLang} {
+		records := engineRecords{}
+		m := config.Model{Name: "m", Connector: conn}
+		for _, revision := range []string{"", "1", "2"} {
+			p, d := engine("p"+revision, revision), engine("d"+revision, revision)
+			m.Prefill, m.Decode = append(m.Prefill, p), append(m.Decode, d)
+			records.publish(p.Name, metadata.Prefill, "same")
+			records.publish(d.Name, metadata.Decode, "same")
+		}
+		f := fleetOf(t, config.Config{Models: []config.Model{m}}, Parts{Records: records, Log: slog.New(slog.DiscardHandler)}, nil)
+		for _, c := range f.Models["m"].Pairs {
+			x, y := c.Prefill.Origin.Entry.Revision, c.Decode.Origin.Entry.Revision
+			err := f.Compatible(c)
+			if x != "" && y != "" && x != y {
+				var why *metadata.Unpairable
+				if !errors.As(err, &why) || why.Reason != metadata.OtherRevision {
+					t.Errorf("%s: %s with %s: %v; want another revision", conn, c.Prefill.Name, c.Decode.Name, err)
+				}
+			} else if err != nil {
+				t.Errorf("%s: %s with %s: %v", conn, c.Prefill.Name, c.Decode.Name, err)
+			}
+		}
 	}
 }

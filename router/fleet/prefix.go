@@ -14,6 +14,7 @@ import (
 type promptSearch struct {
 	index atomic.Pointer[prefixes.Index] // of the present configuration
 	rooms sync.Pool                      // of *prompt
+	noted sync.Pool                      // of *Noted
 }
 
 // newIndex notes which models' policies look at prefixes, and returns the index for them, was if its size is the same; nil if there are
@@ -48,6 +49,7 @@ type cacheSlot struct {
 	index      *prefixes.Index
 	holder     prefixes.Holder
 	generation uint64
+	capacity   int // tokens that the engine's cache has room for; 0 if that is not known
 }
 
 // gone stands for an engine that is not of the configuration any more: it gets no place in the index.
@@ -55,7 +57,7 @@ var gone = new(cacheSlot)
 
 // slotOf returns the place of the engine's present run in the index; nil if it has none.
 func (e *Engine) slotOf(x *prefixes.Index) *cacheSlot {
-	if h := e.slot.Load(); h != nil && h.index == x && h.generation == e.Generation.Load() {
+	if h := e.slot.Load(); h != nil && h.index == x && h.generation == e.Generation.Load() && h.capacity == e.CacheSize().Tokens() {
 		return h
 	}
 	return nil
@@ -70,7 +72,8 @@ func (e *Engine) takeSlot(x *prefixes.Index) *cacheSlot {
 	if was == gone {
 		return nil
 	}
-	h := &cacheSlot{index: x, holder: x.Join(), generation: e.Generation.Load()}
+	capacity := e.CacheSize().Tokens()
+	h := &cacheSlot{index: x, holder: x.Join(capacity), generation: e.Generation.Load(), capacity: capacity}
 	if !e.slot.CompareAndSwap(was, h) { // another was first
 		x.Leave(h.holder)
 		return e.slotOf(x)
@@ -95,6 +98,11 @@ type prompt struct {
 	bytes  int
 	chain  []uint64
 	pieces []int32 // of the chain, that each holder has
+	ends   [ends]ending
+	scale  float64 // tokens that engines count for each of tokens
+	exact  bool    // tokens are not an estimate of text, from which something could be learned
+
+	answersStay bool // answers are thought to stay as they are in the next prompt
 
 	ids   blocks.Prompt // its token ids, as far as they are known; without any if none are
 	found blocks.Found  // which engines have them
@@ -113,9 +121,13 @@ func (k *Selection) FindPrompt(b *openai.Body, tenant string) {
 			k.prompt = new(prompt)
 		}
 		k.prompt.read(k.f.Prefixes, b)
-		k.readIDs(b, tenant)
+		k.prompt.exact = b.PromptIDs() != nil || b.Rendered() == openai.RenderedMedia // an image's tokens are not those of text
+		k.prompt.scale, k.prompt.answersStay = 1, k.m.learned.answersStay()
+		if k.readIDs(b, tenant); len(k.prompt.ids.Tokens) == 0 && !k.prompt.exact {
+			k.prompt.scale = k.m.learned.Scale()
+		}
 	}
-	k.prompt.pieces = k.prompt.index.Find(k.prompt.chain, k.prompt.pieces)
+	k.prompt.find()
 	if len(k.prompt.ids.Tokens) > 0 {
 		k.f.FindBlocks(&k.prompt.ids, &k.prompt.found)
 	}
@@ -134,7 +146,7 @@ func (k *Selection) Cached(e *Engine) int {
 // ForgetPrompt ends the search for the prompt. It does nothing unless the policy looks at prefixes.
 func (k *Selection) ForgetPrompt() {
 	if k.prompt != nil {
-		k.prompt.ids = blocks.Prompt{}
+		k.prompt.ids, k.prompt.forecast.Moves = blocks.Prompt{}, nil
 		k.f.prompts.rooms.Put(k.prompt)
 		k.prompt = nil
 	}
@@ -150,10 +162,14 @@ func (p *prompt) read(x *prefixes.Index, b *openai.Body) {
 	}
 	tools := b.Asked[openai.AskedTools]
 	p.index, p.tokens, p.bytes, p.chain = x, b.PromptTokens()+(tools.To-tools.From)/4, 0, p.chain[:0]
+	var before int // links of all parts but the last
+	var beforeKey prefixes.Key
 	for _, part := range b.Asked {
+		before, beforeKey = len(p.chain), key
 		p.bytes += part.To - part.From
 		p.chain, key = x.Chain(p.chain, key, part.Of(b.Raw))
 	}
+	p.readEnds(b, beforeKey, before)
 }
 
 // cached returns how many of the prompt's tokens the engine has in its cache, and whether it says so itself.
@@ -163,46 +179,11 @@ func (p *prompt) cached(e *Engine) (n int, byEvents bool) {
 		return held, true
 	}
 	estimate := 0
-	if h := e.slotOf(p.index); h != nil && int(h.holder) < len(p.pieces) && p.pieces[h.holder] > 0 {
-		estimate = p.tokens * prefixes.Bytes(int(p.pieces[h.holder])) / p.bytes
+	if found, _ := p.foundAt(e); found > 0 {
+		estimate = min(p.tokens*found/p.bytes, max(p.tokens-1, 0)) // the last token is always computed
 	}
 	if known && held >= estimate {
 		return held, true
 	}
 	return estimate, false
-}
-
-// NotePrompt records that the chosen engines will have the prompt. It returns how many tokens of it each of them has to compute, for models
-// whose policy uses prefixes. It is called when the request is sent, not when it is answered. So of several requests at once with the same
-// beginning, the first computes it for all: in replays of a trace this meets the SLO more often. If the request fails, the index is wrong
-// until the entry is replaced, which costs a worse choice and nothing else.
-func (k *Selection) NotePrompt(c policies.Choice) (prefill, decode int) {
-	if k.prompt == nil || k.prompt.index != k.f.prompts.index.Load() { // the index was replaced since
-		return 0, 0
-	}
-	if c.Split && k.m.usesPrefixes[Prefill] {
-		prefill = k.prompt.give(k.m.Prefill[c.Prefill])
-	}
-	switch {
-	case !k.m.usesPrefixes[Decode]:
-	case c.Split: // it is handed all of it
-		k.prompt.note(k.m.Decode[c.Decode])
-	default:
-		decode = k.prompt.give(k.m.Decode[c.Decode])
-	}
-	return prefill, decode
-}
-
-// give notes that the engine computes what it does not have of the prompt, and returns how many tokens that is.
-func (p *prompt) give(e *Engine) int {
-	n, _ := p.cached(e)
-	p.note(e)
-	return p.tokens - n
-}
-
-// note records in the index that the engine will have the prompt.
-func (p *prompt) note(e *Engine) {
-	if h := e.takeSlot(p.index); h != nil {
-		p.index.Note(p.chain, h.holder)
-	}
 }

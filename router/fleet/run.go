@@ -17,9 +17,22 @@ type run struct {
 	Endpoint     atomic.Pointer[connector.PrefillEndpoint] // of a stock prefill engine; nil until it has answered
 	Channel      *ChannelState                             // of a stock engine; nil of others
 	Reported     atomic.Pointer[Reported]                  // what it serves; nil until it has said so
+	cacheSize    atomic.Pointer[CacheSize]                 // nil until it has said so
+	AdapterSlots atomic.Pointer[AdapterSlots]              // nil where no policy asks, or if it does not say
 	Relist       chan struct{}                             // has its models listed again; has a buffer of one
 	EventsOpen   atomic.Bool                               // its event stream is open
 	EventStreams atomic.Uint64                             // how often that stream began, broke or had a gap
+	pins         atomic.Uint64                             // the generation of the latest run that has shown that it pins; 0 if none has
+}
+
+// Pins reports whether the engine's run has shown that it pins the blocks of split requests that it has answered: it has vLLM's
+// bidirectional_kv_xfer.
+func (r *run) Pins() bool { return r.pins.Load() == r.Generation.Load() }
+
+// NotePins notes that the run does. It reports whether that is new.
+func (r *run) NotePins() bool {
+	g := r.Generation.Load()
+	return r.pins.Swap(g) != g
 }
 
 // SideChannel is where a stock engine answers questions about its ranks.

@@ -33,6 +33,7 @@ type Selection struct {
 	panicMode     bool // also ejected engines, as no other is left
 	overloadedToo bool // also engines that have asked for a pause, if no other is left
 	noPrefill     bool // no prefill engine
+	fullShare     bool // a slow start does not count
 
 	shape     openai.Shape // of the request's route
 	noHandOff bool         // a pair was left out because its prefill engine hands nothing off
@@ -105,6 +106,11 @@ func (k *Selection) view() (f policies.Fleet, prefill, decode bool) {
 	if k.m.Connector.Traits().Handshakes {
 		f.Pairable = k.pairable
 	}
+	if k.f.troubled != nil {
+		if troubled := k.f.troubled(); troubled != nil {
+			f.Troubled = func(p, d int) bool { return troubled(k.m.Prefill[p].Name, k.m.Decode[d].Name) }
+		}
+	}
 	for i := range f.Prefill {
 		f.Prefill[i].Usable = f.Prefill[i].Usable && !k.noPrefill
 	}
@@ -124,10 +130,13 @@ func (k *Selection) list(dst []policies.Engine, engines []*Engine, percent int) 
 	slowStart := *k.f.health.SlowStart
 	may := func(e *Engine) bool { return e.Usable() && (!k.provenOnly || e.proven.Load()) }
 	for _, e := range engines {
-		p := policies.Engine{Name: e.Name, InFlight: int(e.InFlight.Load()), Place: e.placement.Load()}
+		p := policies.Engine{Name: e.Name, InFlight: int(e.InFlight.Load()) + e.Elsewhere(), Place: e.placement.Load()}
 		if may(e) {
 			stand := e.Health.Standing(k.Now, slowStart)
 			p.Usable, p.Share = stand.Out == health.InUse && !k.excluded.Has(e), stand.Share
+			if k.fullShare {
+				p.Share = 1
+			}
 			if p.Usable {
 				left++
 			}
@@ -139,7 +148,10 @@ func (k *Selection) list(dst []policies.Engine, engines []*Engine, percent int) 
 			}
 		}
 		if k.prompt != nil {
-			p.Cached, p.Backlog = k.Cached(e), int(e.Backlog.Load())
+			p.Cached, p.Backlog = k.Cached(e), int(e.Backlog.Load()+e.others.backlog.Load())
+		}
+		if k.adapter != "" && k.m.usesAdapters {
+			p.Adapter = e.AdapterSlots.Load().state(k.adapter)
 		}
 		dst = append(dst, p)
 	}

@@ -33,7 +33,7 @@ func (e *Engine) State(now time.Time, slowStart time.Duration) (state, why strin
 	s := e.Health.Standing(now, slowStart)
 	switch {
 	case e.Draining.Load(): // before down: a drained engine may have been switched off
-		return "draining", "its configuration drains it", 0
+		return "draining", "the configuration, an administrator or discovery drains it", 0
 	case e.Down.Load():
 		return "down", "it cannot be reached, or says that it is not healthy", 0
 	case s.Circuit == health.HalfOpen:

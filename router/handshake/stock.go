@@ -160,7 +160,11 @@ func (p *probe) askTaking(ctx context.Context, body []byte) (leg.Result, error) 
 	c, d := p.c, p.c.Decode
 	if !c.Connector.Traits().Writes {
 		p.decode.Open(ctx, d)
-		return p.askOnce(&p.decode, body, true)
+		v, err := p.askOnce(&p.decode, body, true)
+		if err == nil {
+			p.reclaim.Answered(p.s.Reclaim, d, p.decode.Answer.KVParams)
+		}
+		return v, err
 	}
 	p.decode.Join(p.cancels, d)
 	p.decode.Begin()

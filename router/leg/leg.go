@@ -8,6 +8,7 @@
 package leg
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +40,7 @@ type Leg struct {
 	ContentType string
 	Body        []byte // a whole answer; of a stream the error event
 	Answer      answer.Answer
-	Early       int           // events of a stream before the first of its answer
+	Early       int32         // events of a stream before the first of its answer
 	judged      bool          // its engine received the client's credentials, not the router's
 	BlameBoth   bool          // its engine reported a failed transfer: the peer may be at fault (connector sglang)
 	Streams     bool          // it has brought tokens, and is a stream
@@ -50,9 +51,10 @@ type Leg struct {
 	Unread atomic.Int64 // tokens of the prompt in the engine's Backlog; see PromptRead
 	Work   *Work        // its part in what is forecast of its engine; nil if nothing is
 
-	state  atomic.Uint32  // a dispatch.LegState; see Became
-	kv     atomic.Uint32  // a KVState
-	asking sync.WaitGroup // the goroutine that asks
+	state  atomic.Uint32                // a dispatch.LegState; see Became
+	kv     atomic.Uint32                // a KVState
+	source atomic.Pointer[fleet.Engine] // of a decode leg, the prefill engine that has or will have its KV; nil once that has come
+	asking sync.WaitGroup               // the goroutine that asks
 	once   sync.Once
 }
 
@@ -106,8 +108,24 @@ func (l *Leg) SetKV(to KVState) bool {
 		if l.kv.CompareAndSwap(uint32(was), uint32(to)) {
 			countKV(l.Engine, was, -1)
 			countKV(l.Engine, to, 1)
+			if to != KVOverdue {
+				l.collected()
+			}
 			return true
 		}
+	}
+}
+
+// CollectsFrom notes that a decode leg takes KV of a prefill engine, which counts it until the KV has come or the leg is over.
+func (l *Leg) CollectsFrom(p *fleet.Engine) {
+	p.Uncollected.Add(1)
+	l.source.Store(p)
+}
+
+// collected notes that nothing of the prefill engine is needed any more. It may be called twice.
+func (l *Leg) collected() {
+	if p := l.source.Swap(nil); p != nil {
+		p.Uncollected.Add(-1)
 	}
 }
 
@@ -152,6 +170,7 @@ func (l *Leg) End() {
 		l.Remove()
 		l.Cancel(ErrEnded)
 		l.PromptRead()
+		l.collected()
 		l.Work.End()
 		if l.Streams {
 			l.Engine.Streaming.Add(-1)
@@ -170,7 +189,7 @@ func (l *Leg) Header(dst []upstream.Field, request string, f *Forwarded, stream 
 	} else {
 		dst = append(dst, upstream.Field{Name: "Accept", Value: "application/json"})
 	}
-	return f.fields(dst)
+	return f.fields(dst, l)
 }
 
 // Unsent reports that the leg has failed before a byte of it has left.
@@ -244,6 +263,11 @@ func (l *Leg) ReadAnswer(limit int, passed bool) (v Result) {
 	}
 	if v != Usable || passed && !openai.IsJSON(l.ContentType) && !openai.MayBeJSON(l.Body) {
 		return v
+	}
+	if kv := l.Answer.KVParams; bytes.Contains(kv, []byte(`"remote_block_ids"`)) {
+		l.Answer.KVParams = bytes.Clone(kv) // they lie where the body is changed
+	} else {
+		l.Answer.KVParams = nil // nothing is kept by the engine
 	}
 	body, ok := answer.Strip(l.Body, &l.Answer)
 	if !ok {

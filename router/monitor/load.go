@@ -13,10 +13,11 @@ import (
 
 // Load is what a stock engine reports of its requests, and of the blocks for them.
 type Load struct {
-	Running int // at work
-	Waiting int // for a place, or for KV
-	used    int // blocks of its KV cache that are in use, at most; below 0 if it does not say
-	Expired int // requests whose KV a prefill engine has given up, as their leases had ended, since its start
+	Running int     // at work
+	Waiting int     // for a place, or for KV
+	used    int     // blocks of its KV cache that are in use, at most; below 0 if it does not say
+	KVUse   float64 // the part of its KV cache that is in use, 0 to 1; below 0 if it does not say
+	Expired int     // requests whose KV a prefill engine has given up, as their leases had ended, since its start
 }
 
 // LoadAnswer is what came of asking an engine for its load.
@@ -89,6 +90,23 @@ func (k *loads) latest(d time.Duration) (Load, bool) {
 	return Load{}, false
 }
 
+// Look returns the latest sample of an engine's load that is not older than d, and has another one begin if that is older than a second. It does
+// not wait.
+func (m *Monitor) Look(e *fleet.Engine, d time.Duration) (Load, bool) {
+	k := m.loads.Of(e)
+	if k.stale(time.Second) {
+		m.tasks.Go("look at load", func() { m.Load(m.tasks.Context(), e) })
+	}
+	return k.latest(d)
+}
+
+// stale reports whether no sample is under way, and none has begun for so long.
+func (k *loads) stale(d time.Duration) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.last == nil || k.last.over() && time.Since(k.last.at) >= d
+}
+
 // LatestLoad returns the latest sample of an engine's load, if it is not older than d.
 func (m *Monitor) LatestLoad(e *fleet.Engine, d time.Duration) (Load, bool) {
 	return m.loads.Of(e).latest(d)
@@ -107,7 +125,7 @@ func (m *Monitor) Load(ctx context.Context, e *fleet.Engine) (Load, LoadAnswer) 
 func (m *Monitor) askLoad(ctx context.Context, e *fleet.Engine) (Load, LoadAnswer) {
 	ctx, cancel := context.WithTimeout(ctx, m.current().Timeouts.SideChannelAnswer())
 	defer cancel()
-	status, text, err := Get(ctx, e, "/metrics", 16<<20)
+	status, text, err := Get(ctx, e, "/metrics", maxMetrics)
 	switch {
 	case err != nil || status >= 500 || status == 429:
 		return Load{}, LoadUnavailable
@@ -130,14 +148,13 @@ func parseLoad(text []byte, label string) (Load, bool) {
 		_ = running.add(line, "vllm:num_requests_running") || waiting.add(line, "vllm:num_requests_waiting") || usage.add(line, "vllm:kv_cache_usage_perc") ||
 			expired.add(line, "vllm:nixl_num_kv_expired_reqs_total")
 		if bytes.HasPrefix(line, []byte("vllm:cache_config_info{")) && bytes.Contains(line, []byte(label)) {
-			if _, n, ok := bytes.Cut(line, []byte(`,num_gpu_blocks="`)); ok {
-				n, _, _ = bytes.Cut(n, []byte{'"'})
-				one, _ := strconv.Atoi(string(n))
-				blocks += max(one, 0)
-			}
+			blocks += labelled(line, "num_gpu_blocks")
 		}
 	}
-	l := Load{Running: int(running.v), Waiting: int(waiting.v), used: -1, Expired: int(expired.v)}
+	l := Load{Running: int(running.v), Waiting: int(waiting.v), used: -1, KVUse: -1, Expired: int(expired.v)}
+	if usage.found {
+		l.KVUse = min(1, usage.v/float64(usage.n))
+	}
 	switch {
 	case !usage.found:
 	case usage.v == 0:
@@ -152,28 +169,34 @@ func parseLoad(text []byte, label string) (Load, bool) {
 type sampled struct {
 	label string // that samples must have, if any
 	v     float64
+	n     int // how many there are
 	found bool
 }
 
 // add takes a line if it is a sample of the metric with a value that a count or a fraction can have.
 func (s *sampled) add(line []byte, name string) bool {
+	v, ok := sampleOf(line, name, s.label)
+	if !ok || v >= 1<<30 {
+		return false
+	}
+	s.v, s.n, s.found = s.v+v, s.n+1, true
+	return true
+}
+
+// sampleOf returns the value of a line if it is a sample of the metric with the label, if any, and is not below 0.
+func sampleOf(line []byte, name, label string) (v float64, ok bool) {
 	rest, ok := bytes.CutPrefix(line, []byte(name))
 	if !ok || len(rest) == 0 || rest[0] != '{' && rest[0] != ' ' {
-		return false
+		return 0, false
 	}
 	end := bytes.LastIndexByte(rest, '}') + 1
-	if !bytes.Contains(rest[:end], []byte(s.label)) {
-		return false
+	if !bytes.Contains(rest[:end], []byte(label)) {
+		return 0, false
 	}
-	rest = rest[end:]
-	fields := bytes.Fields(rest)
+	fields := bytes.Fields(rest[end:])
 	if len(fields) == 0 {
-		return false
+		return 0, false
 	}
 	v, err := strconv.ParseFloat(string(fields[0]), 64)
-	if err != nil || !(v >= 0 && v < 1<<30) {
-		return false
-	}
-	s.v, s.found = s.v+v, true
-	return true
+	return v, err == nil && v >= 0
 }

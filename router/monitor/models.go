@@ -51,13 +51,19 @@ func parseReported(list []byte, name string) (*fleet.Reported, error) {
 	return r, nil
 }
 
-// watchModels asks an engine what it serves until ctx ends: at once, whenever it is up again, and every few health checks.
+// watchModels asks an engine what it serves, and once for each run how large its prefix cache is,
+// and which adapters it has loaded, until ctx ends: at once, whenever it is up again, and every few health checks.
 func (m *Monitor) watchModels(ctx context.Context, e *fleet.Engine) {
 	its := upstream.NewTimeouts(ctx)
+	sized := false                         // the run has said how large its prefix cache is, or that it does not say
 	unread := false                        // the last list could not be read, which was logged
 	checks := 1 + rand.IntN(modelsPerLook) // until the next look: engines that begin together are not asked together
 	for {
 		known := !e.Down.Load() && m.askModels(its, e, &unread)
+		sized = known && m.askCacheSize(its, e, sized)
+		if known {
+			m.askAdapterSlots(its, e)
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -69,6 +75,7 @@ func (m *Monitor) watchModels(ctx context.Context, e *fleet.Engine) {
 		case <-ctx.Done():
 			return
 		case <-e.Relist:
+			sized = false // it may be another run
 		case <-time.After(aligned(time.Now(), time.Duration(checks)*every, every/bundles)):
 		}
 		checks = modelsPerLook

@@ -64,7 +64,7 @@ type Monitor struct {
 	loads     fleet.PerEngine[loads]             // looks at its load
 	records   fleet.PerEngine[[]metadata.Record] // of a stock engine's present run; for the goroutine that looks at its side channel
 	slowest   sync.Mutex                         // engines are taken out for late health answers one after the other
-	monitored atomic.Pointer[map[string]bool]    // names of the engines that Run looks after
+	monitored atomic.Pointer[[]*fleet.Engine]    // those that Run looks after
 
 	mu   sync.Mutex
 	lost map[string]bool // names of engines that the configuration lost and that forgetLost has not dropped
@@ -89,17 +89,13 @@ func (m *Monitor) Lose(engine string) {
 }
 
 // Run looks after every engine of the present configuration until ctx ends: its health, its side channel, its event
-// stream. One that the configuration loses is attended until its last leg has ended, and then let go.
+// stream. One that the configuration loses is attended until no request needs it, and then let go.
 func (m *Monitor) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	attended := make(map[*fleet.Engine]context.CancelFunc)
 	note := func() {
-		names := make(map[string]bool, len(attended))
-		for e := range attended {
-			names[e.Name] = true
-		}
-		m.monitored.Store(&names)
+		m.monitored.Store(new(slices.Collect(maps.Keys(attended))))
 	}
 	defer func() {
 		for e, stop := range attended {
@@ -122,7 +118,7 @@ func (m *Monitor) Run(ctx context.Context) {
 		for e, stop := range attended {
 			switch {
 			case f.Engine(e.Name) == e:
-			case e.InFlight.Load() > 0:
+			case e.Busy():
 				late = true
 			default:
 				stop()
@@ -146,20 +142,21 @@ func (m *Monitor) Run(ctx context.Context) {
 	}
 }
 
-// Monitored returns how many engines Run looks after.
-func (m *Monitor) Monitored() int { return len(*m.monitored.Load()) }
-
-// Knows reports whether an engine is of the configuration, or still has requests from when it was.
-func (m *Monitor) Knows(engine string) bool {
-	if m.current().Fleet.Engine(engine) != nil {
-		return true
+// Monitored returns the engines that Run looks after: those of the configuration, and lost ones until no request needs them.
+func (m *Monitor) Monitored() []*fleet.Engine {
+	if all := m.monitored.Load(); all != nil {
+		return *all
 	}
-	names := m.monitored.Load()
-	return names != nil && (*names)[engine]
+	return nil
 }
 
-// forgetLost drops what is kept under the names of engines that the configuration lost, once they have ended their last
-// request, unless other engines have these names.
+// Knows reports whether an engine is of the configuration, or requests still need it from when it was.
+func (m *Monitor) Knows(engine string) bool {
+	return m.current().Fleet.Engine(engine) != nil || slices.ContainsFunc(m.Monitored(), func(e *fleet.Engine) bool { return e.Name == engine })
+}
+
+// forgetLost drops what is kept under the names of engines that the configuration lost, once no request needs
+// them, unless other engines have these names.
 func (m *Monitor) forgetLost() {
 	m.mu.Lock()
 	gone := slices.Collect(maps.Keys(m.lost))

@@ -73,6 +73,9 @@ func (p *bodyParser) own(f OwnedField, in ownedIn, m *jsonscan.Members) {
 // Has reports whether the body has a member of the field.
 func (b *Body) Has(f OwnedField) bool { return b.owns>>f&1 != 0 }
 
+// AsksTokenIDs reports whether the body says by itself whether the answer is to have token ids.
+func (b *Body) AsksTokenIDs() bool { return b.Has(ownTokenIDs) }
+
 // Variant is which of the two bodies is built.
 type Variant uint8
 

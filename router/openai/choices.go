@@ -43,7 +43,7 @@ const noSeed = -1
 // if no body can ask for that: the seed is no whole number of 64 bits, or would become one that means something else.
 func (b *Body) seedOf(j int) ([]byte, bool) {
 	text := b.fan.seed.Of(b.Raw)
-	if len(text) == 0 || string(text) == "null" {
+	if !Given(text) {
 		return nil, true
 	}
 	seed, err := strconv.ParseInt(string(text), 10, 64)
@@ -60,6 +60,9 @@ func (b *Body) seedOf(j int) ([]byte, bool) {
 
 // Choices is how many choices the body asks for.
 func (b *Body) Choices() int { return b.N * b.Prompts }
+
+// OneSequence reports whether the engine makes its tokens one after another: for one prompt it makes one choice, and none to choose it from.
+func (b *Body) OneSequence() bool { return b.Choices() == 1 && b.Unsplittable != UnsplitBestOf }
 
 // ChoiceBodies returns the bodies of the choices, prompt by prompt: Raw with n 1, one prompt and the choice's seed, every other
 // byte as it is. They share Raw. It returns nil if the body is not what ServesChoicesApart says of it.

@@ -12,8 +12,8 @@ func TestLongMembersAreNotContinued(t *testing.T) {
 		if e != nil {
 			t.Fatal(e)
 		}
-		if keep, _, _, ok := ContinuationOf(b); ok != (size < maxContinued) || len(keep) > maxContinued {
-			t.Errorf("%d bytes: %v, %d are kept", size, ok, len(keep))
+		if c, ok := ContinuationOf(b); ok != (size < maxContinued) || len(c.Keep) > maxContinued {
+			t.Errorf("%d bytes: %v, %d are kept", size, ok, len(c.Keep))
 		}
 	}
 }

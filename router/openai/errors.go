@@ -80,6 +80,9 @@ func Clip(s string, n int) string {
 	return s[:end] + "..."
 }
 
+// Given reports whether a member's value stands there and is not null.
+func Given(raw []byte) bool { return len(raw) > 0 && string(raw) != "null" }
+
 // AppendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD.
 func AppendString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
@@ -192,6 +195,8 @@ func ErrQueue(why reason.Reason, model string) *Error {
 		return NewError(why, "Too many requests wait for the model `%s`.", model)
 	case reason.QueueTimeout:
 		return NewError(why, "The request waited too long for the model `%s`.", model)
+	case reason.Objective:
+		return NewError(why, "The engines of the model `%s` have too much to do to answer in the time that is wanted.", model)
 	case reason.Shutdown:
 		return ErrDraining()
 	}

@@ -56,7 +56,7 @@ var formats = [...]format{
 		top: outermost(completionsToo, meanings{
 			"prompt": meansPrompt, "echo": meansEcho, "best_of": meansBestOf,
 			"prompt_logprobs": meansPromptLogprobs, "prompt_embeds": meansEmbeds, "use_beam_search": meansBeam,
-			"max_completion_tokens": meansLimitToo, "truncate_prompt_tokens": meansTruncate,
+			"max_completion_tokens": meansLimitToo, "truncate_prompt_tokens": meansTruncate, "return_token_ids": meansTokenIDs,
 		}),
 		limit: "max_tokens", inside: [2]string{"cmpl-", "-0"}, // its first prompt
 	},

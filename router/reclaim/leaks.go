@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pdrouter/metadata"
 	"pdrouter/router/fleet"
 )
 
@@ -58,14 +59,18 @@ func (s Cause) String() string {
 	}[s]
 }
 
-// prefillLease is how long stock prefill engines hold KV that no decode engine takes: their default.
-const prefillLease = 30 * time.Second
+// For how long stock engines hold KV by themselves: their defaults.
+const (
+	forever      = 0
+	prefillLease = 30 * time.Second  // that no decode engine takes
+	pinnedFor    = 480 * time.Second // of an answer, for the next turn
+)
 
-// Add counts blocks that stay held. leased says that the engine frees them when its lease ends.
-func (l *Leaks) Add(e *fleet.Engine, why Cause, blocks int, leased bool, now time.Time) {
+// Add counts blocks that stay held, for as long as the engine's own lease is.
+func (l *Leaks) Add(e *fleet.Engine, why Cause, blocks int, lease time.Duration, now time.Time) {
 	key := heldBy{engine: e, generation: e.Generation.Load(), why: why}
-	if leased {
-		key.until = now.Add(prefillLease).Unix()
+	if lease != forever {
+		key.until = now.Add(lease).Unix()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,7 +187,7 @@ func (l *Leaks) AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed 
 
 // Freed counts leaked KV that was freed: how the hand-over ended, and what freed it.
 type Freed struct {
-	Ending string // prefill_lost, prefill_restarted, prefill_waits, not_taken, nothing_handed_off
+	Ending string // prefill_lost, prefill_restarted, prefill_waits, not_taken, nothing_handed_off, answered
 	By     string // asked_again, notify_prefill, notify_decode, decode_leg, restart
 	Count  uint64
 }
@@ -249,8 +254,11 @@ func (r *Reclaimer) leakIf(ctx context.Context, m *Job, why Cause, d Certainty) 
 // addLeak counts the KV that one request has leaked. block is the tokens of one block.
 func (r *Reclaimer) addLeak(m *Job, holder *fleet.Engine, why Cause, block int) {
 	blocks := (max(m.Tokens, 1) + block - 1) / block
-	leased := holder == m.Prefill
-	r.Leaks.Add(holder, why, blocks, leased, time.Now())
+	lease := time.Duration(forever)
+	if holder == m.Prefill {
+		lease = prefillLease
+	}
+	r.Leaks.Add(holder, why, blocks, lease, time.Now())
 	event, level := "blocks stay held", slog.LevelWarn
 	if why == CausePossible {
 		event, level = "blocks may stay held", slog.LevelInfo
@@ -258,7 +266,7 @@ func (r *Reclaimer) addLeak(m *Job, holder *fleet.Engine, why Cause, block int) 
 		m.counted = true
 		r.Leaks.Requests.Add(1)
 	}
-	r.log.Log(context.Background(), level, event, "engine", holder.Name, "blocks", blocks, "why", why.String(), "leased", leased,
+	r.log.Log(context.Background(), level, event, "engine", holder.Name, "blocks", blocks, "why", why.String(), "leased", lease != forever,
 		"transfer_id", m.Handoff.Transfer, "prefill", m.Prefill.Name, "decode", m.Decode.Name)
 }
 
@@ -271,13 +279,21 @@ func blockTokens(ctx context.Context, m *Job, e *fleet.Engine) int {
 	if len(recs) == 0 {
 		recs = m.Snapshot.Fleet.Records(m.Prefill)
 	}
-	if len(recs) > 0 && recs[0].Layout.BlockTokens > 0 {
-		return recs[0].Layout.BlockTokens * max(1, recs[0].Layout.Physical)
+	if n := recordedBlock(recs...); n > 0 {
+		return n
 	}
 	if at, ok := e.SideChannel(nil); ok && m.Snapshot.Stock != nil {
-		if rec, err := m.Snapshot.Stock.First(ctx, at); err == nil && rec.Layout.BlockTokens > 0 {
-			return rec.Layout.BlockTokens * max(1, rec.Layout.Physical)
+		if rec, err := m.Snapshot.Stock.First(ctx, at); err == nil {
+			return cmp.Or(recordedBlock(rec), defaultBlock)
 		}
 	}
 	return defaultBlock
+}
+
+// recordedBlock returns the tokens of one block by the engine's metadata; 0 if that does not say.
+func recordedBlock(recs ...metadata.Record) int {
+	if len(recs) == 0 {
+		return 0
+	}
+	return recs[0].Layout.BlockTokens * max(1, recs[0].Layout.Physical)
 }

@@ -140,5 +140,9 @@ func (r *Reclaimer) taken(ctx context.Context, m *Job) bool {
 	var l leg.Leg
 	l.Open(ctx, m.Decode)
 	defer l.End()
-	return l.AskWhole(&m.Taking.Request, int(m.Snapshot.Limits.Answer)) == leg.Usable
+	if l.AskWhole(&m.Taking.Request, int(m.Snapshot.Limits.Answer)) != leg.Usable {
+		return false
+	}
+	r.Answered(m.Snapshot, m.Decode, l.Answer.KVParams)
+	return true
 }

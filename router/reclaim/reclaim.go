@@ -48,12 +48,13 @@ type Reclaimer struct {
 	tasks   *background.Tasks
 	pairs   *fleet.Handshakes
 	monitor *monitor.Monitor
+	streams fleet.PerEngine[pinnedStreams]
 	Leaks   *Leaks
 }
 
 // New returns one that counts with leaks what cannot be freed.
 func New(log *slog.Logger, tasks *background.Tasks, pairs *fleet.Handshakes, m *monitor.Monitor, l *Leaks) *Reclaimer {
-	return &Reclaimer{log: log, tasks: tasks, pairs: pairs, monitor: m, Leaks: l}
+	return &Reclaimer{log: log, tasks: tasks, pairs: pairs, monitor: m, streams: fleet.NewPerEngine[pinnedStreams](), Leaks: l}
 }
 
 // Job is a request that is over and may leak KV, with all that is needed to free it. One goroutine owns it, and retains its body.
@@ -133,12 +134,16 @@ func ranksOf(ctx context.Context, s *Snapshot, e *fleet.Engine, c *connector.Pre
 func (r *Reclaimer) Start(m *Job, see func(context.Context), holder *fleet.Engine) bool {
 	if see != nil {
 		m.Body.Retain()
+		p := m.Prefill // what it holds is needed until the job has ended
+		p.Uncollected.Add(1)
 		if r.tasks.Try(m.Snapshot.Limits.Background, m.Snapshot.Timeouts.Cleanup, func(ctx context.Context) {
+			defer p.Uncollected.Add(-1)
 			defer m.Body.Release()
 			see(ctx)
 		}) {
 			return true
 		}
+		p.Uncollected.Add(-1)
 		m.Body.Release()
 	}
 	if holder != nil {

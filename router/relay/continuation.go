@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"pdrouter/router/openai"
+	"pdrouter/router/openai/answer"
 	"pdrouter/router/openai/sse"
 	"pdrouter/router/reason"
 )
@@ -12,10 +13,11 @@ import (
 // Continuation is what another decode engine needs to go on with a stream: the ids of the prompt, and those of the tokens whose whole
 // text the client was given. Ids are kept as they were written, with commas between.
 type Continuation struct {
-	keep  []byte // the members of the client's body that hold for the other engine
-	usage bool   // the client has asked for usage
-	chat  bool
-	max   int // tokens the client has asked for; -1: as far as the model goes
+	of      openai.Continued // of the client's body
+	chat    bool
+	goesOn  bool   // after a failure another engine may go on; else the engine that comes after prefill's token is the last
+	tells   bool   // engines are asked for the ids of their tokens
+	details []byte // of the usage, as prefill has written them: a member with a comma before; nil if there are none
 
 	prompt  []byte
 	nPrompt int
@@ -23,12 +25,15 @@ type Continuation struct {
 	nSent   int
 	late    []byte // those after it, whose text is not complete yet: the other engine makes them again
 	nLate   int
+	before  int // tokens of the answer that the present engine has not made
+	made    int // tokens that it says it has made
 
 	id, created, model json.RawMessage // of the first event; the others have the same
 	finished           bool            // the client has the reason of the end
 	counted            bool            // the client has the usage of the whole
 	lost               bool            // an event was not understood: no engine can continue
-	resumed            bool            // what comes is another engine's
+	joined             bool            // what comes is of the engine that prefill has handed the KV to
+	resumed            bool            // what comes is of an engine that was asked for a completion of the ids so far
 	out                []byte
 }
 
@@ -47,12 +52,8 @@ type piece struct {
 		Prompt []json.Number   `json:"prompt_token_ids"`
 		Tokens []json.Number   `json:"token_ids"`
 	} `json:"choices"`
-	Usage *struct {
-		Completion int `json:"completion_tokens"`
-	} `json:"usage"`
+	Usage *struct{} `json:"usage"`
 }
-
-func given(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
 
 func appendIDs(dst []byte, ids []json.Number) []byte {
 	for _, id := range ids {
@@ -98,12 +99,12 @@ func (o *Continuation) enter(p *piece) json.RawMessage {
 		text = *c.Text
 	}
 	for key, v := range c.Delta {
-		if key != "role" && key != "content" && given(v) && string(v) != "[]" { // tools, reasoning: made of more than text
+		if key != "role" && key != "content" && openai.Given(v) && string(v) != "[]" { // tools, reasoning: made of more than text
 			o.lost = true
 		}
 	}
 	o.late, o.nLate = appendIDs(o.late, c.Tokens), o.nLate+len(c.Tokens)
-	if said := given(text) && string(text) != `""`; said || given(c.Finish) {
+	if said := openai.Given(text) && string(text) != `""`; said || openai.Given(c.Finish) {
 		if said && len(c.Tokens) == 0 { // text without a token: where it belongs is unknown
 			o.lost = true
 		}
@@ -116,8 +117,8 @@ func (o *Continuation) enter(p *piece) json.RawMessage {
 		o.nSent += o.nLate
 		o.late, o.nLate = o.late[:0], 0
 	}
-	o.finished = o.finished || given(c.Finish)
-	if !given(text) {
+	o.finished = o.finished || openai.Given(c.Finish)
+	if !openai.Given(text) {
 		return nil
 	}
 	return text
@@ -125,7 +126,7 @@ func (o *Continuation) enter(p *piece) json.RawMessage {
 
 // able reports whether another engine can go on.
 func (o *Continuation) able() bool {
-	return o != nil && !o.lost && o.nPrompt > 0 && given(o.id) && (o.finished || !o.counted)
+	return o.goesOn && !o.lost && o.nPrompt > 0 && openai.Given(o.id) && (o.finished || !o.counted)
 }
 
 // relayContinued takes one whole event of the engine that goes on, in the shape that the client has had so far.
@@ -139,8 +140,11 @@ func (s *Stream) relayContinued(event []byte) bool {
 		s.Leg.SetError(event)
 		return false
 	case openai.EventDone:
-		s.closeContinued(o.nSent + o.nLate)
+		s.closeContinued(max(o.nSent+o.nLate, o.before+o.made))
 		return true
+	}
+	if s.Change != nil { // it reads the tokens
+		s.Change(event)
 	}
 	payload, ok := sse.Data(event)
 	var p piece
@@ -148,8 +152,12 @@ func (s *Stream) relayContinued(event []byte) bool {
 		s.wrong = reason.BadUpstream
 		return false
 	}
-	if p.Usage != nil && len(p.Choices) == 0 {
-		return true // the sum comes with the end
+	if p.Usage != nil && len(p.Choices) == 0 { // the sum comes with the end
+		a, _ := answer.Parse(payload)
+		if o.made = a.CompletionTokens; o.joined {
+			s.usage.Of(&a, s.cached)
+		}
+		return true
 	}
 	text := o.enter(&p)
 	if len(p.Choices) == 0 {
@@ -175,7 +183,7 @@ func (o *Continuation) choice(dst []byte, text, finish, stop json.RawMessage) []
 		dst = append(append(dst, `{"index":0,"text":`...), orWord(text, `""`)...)
 	}
 	dst = append(append(dst, `,"logprobs":null,"finish_reason":`...), orWord(finish, "null")...)
-	if given(finish) || !o.chat {
+	if openai.Given(finish) || !o.chat {
 		dst = append(append(dst, `,"stop_reason":`...), orWord(stop, "null")...)
 	}
 	return append(dst, "}]}\n\n"...)
@@ -196,10 +204,10 @@ func (o *Continuation) head(dst []byte) []byte {
 	}
 	dst = append(append(dst, `data: {"id":`...), o.id...)
 	dst = append(append(append(dst, `,"object":"`...), object...), '"')
-	if given(o.created) {
+	if openai.Given(o.created) {
 		dst = append(append(dst, `,"created":`...), o.created...)
 	}
-	if given(o.model) {
+	if openai.Given(o.model) {
 		dst = append(append(dst, `,"model":`...), o.model...)
 	}
 	return append(dst, `,"choices":[`...)
@@ -219,12 +227,12 @@ func (s *Stream) closeContinued(tokens int) {
 	o := s.continuation
 	tokens = max(tokens, o.nSent)
 	s.usage.Counted, s.usage.Prompt, s.usage.Output = true, o.nPrompt, tokens
-	if o.usage && !o.counted {
+	if o.of.Usage && !o.counted {
 		s.out = append(o.head(s.out), `],"usage":{"prompt_tokens":`...)
 		s.out = strconv.AppendInt(s.out, int64(o.nPrompt), 10)
 		s.out = strconv.AppendInt(append(s.out, `,"total_tokens":`...), int64(o.nPrompt+tokens), 10)
 		s.out = strconv.AppendInt(append(s.out, `,"completion_tokens":`...), int64(tokens), 10)
-		s.out = append(s.out, "}}\n\n"...)
+		s.out = append(append(s.out, o.details...), "}}\n\n"...)
 	}
 	s.out = append(s.out, "data: [DONE]\n\n"...)
 	s.seen, s.wrong = true, reason.None

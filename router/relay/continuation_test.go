@@ -13,10 +13,10 @@ func TestContinuedSaltOnce(t *testing.T) {
 	if e != nil {
 		t.Fatal(e)
 	}
-	keep, _, _, ok := openai.ContinuationOf(b)
-	o := &Continuation{keep: keep, max: 5, prompt: []byte("1,2"), nPrompt: 2}
+	c, ok := openai.ContinuationOf(b)
+	o := &Continuation{of: c, prompt: []byte("1,2"), nPrompt: 2}
 	for _, salt := range []string{`"mine"`, `"sealed"`} {
-		if got := string(o.Body(nil, nil, []byte(salt))); !ok || strings.Count(got, "cache_salt") != 1 || !strings.Contains(got, `"cache_salt":`+salt) {
+		if got := string(o.Body(nil, nil, []byte(salt), nil)); !ok || strings.Count(got, "cache_salt") != 1 || !strings.Contains(got, `"cache_salt":`+salt) {
 			t.Errorf("%v: %s", ok, got)
 		}
 	}
@@ -30,12 +30,12 @@ func TestOnwardLevers(t *testing.T) {
 	}
 	for _, urgent := range []bool{false, true} {
 		b.Sealed, b.Urgent = `"sealed"`, urgent
-		keep, usage, _, ok := openai.ContinuationOf(b)
+		c, ok := openai.ContinuationOf(b)
 		if !ok {
 			t.Fatal("not to be continued")
 		}
-		o := &Continuation{keep: keep, usage: usage, max: 9, prompt: []byte("1")}
-		out := o.Body(nil, nil, []byte(b.Sealed))
+		o := &Continuation{of: c, prompt: []byte("1")}
+		out := o.Body(nil, nil, []byte(b.Sealed), nil)
 		if again, e := openai.ParseBody(openai.ShapeCompletions, out, openai.Limits{}); e != nil || string(again.Salt) != b.Sealed || (again.Priority == -9) != urgent || strings.Contains(string(out), "session_id") {
 			t.Errorf("urgent %v: %s: %v", urgent, out, e)
 		}

@@ -37,11 +37,12 @@ type Stream struct {
 	buffers      *streamBuffers
 	frames       *sse.Frames
 	usage        *Usage
-	continuation *Continuation // what another engine would need to go on, and what is added to its answer; nil if none may
-	begins       []byte        // the first event of the answer, until the owner has it; lies in frames
-	out          []byte        // whole events that the client has not got
-	ready        int           // of out, the bytes that were read
-	seen         bool          // the terminal event was taken
+	continuation *Continuation             // what another engine would need to go on, and what is added to its answer; nil if none may
+	Change       func(event []byte) []byte // what the client gets in place of an event of the answer; nil: all as they are
+	begins       []byte                    // the first event of the answer, until the owner has it; lies in frames
+	out          []byte                    // whole events that the client has not got
+	ready        int                       // of out, the bytes that were read
+	seen         bool                      // the terminal event was taken
 	wrong        reason.Reason
 	errorSent    bool  // the engine's own error event is the last of out
 	events       int   // that were taken, comments too
@@ -96,7 +97,7 @@ func (s *Stream) Hold(early, first []byte) { s.out, s.begins = append(s.out, ear
 
 // Begin takes what was read up to now. It reports false, and frees all, if the client may not have it.
 func (s *Stream) Begin(o *Continuation) bool {
-	s.continuation, s.events, s.usage.Pieces = o, s.Leg.Early, 0
+	s.continuation, s.events, s.usage.Pieces = o, int(s.Leg.Early), 0
 	if !s.relay(s.begins) {
 		s.Free()
 		return false
@@ -113,6 +114,7 @@ func (s *Stream) Resume(next *Stream) bool {
 	s.frames, next.frames = next.frames, nil
 	next.Free()
 	s.continuation.resumed = true
+	s.continuation.before, s.continuation.made = s.continuation.nSent, 0
 	if !s.relay(next.begins) {
 		return false
 	}
@@ -165,9 +167,14 @@ func (s *Stream) relay(event []byte) bool {
 		s.usage.Pieces++
 		s.events++
 		s.count(event)
-		if s.continuation != nil {
-			event = s.continuation.note(event)
+		changed := event
+		if s.Change != nil {
+			changed = s.Change(event)
 		}
+		if s.continuation != nil {
+			changed = s.continuation.note(event)
+		}
+		event = changed
 	}
 	if !s.append(event) {
 		s.wrong = reason.BadUpstream
@@ -267,11 +274,11 @@ const (
 // Remedy says what can be done about a stream that has failed. If the stream is cut for lack of a continuation, why says so.
 func (s *Stream) Remedy() (r Remedy, why string) {
 	switch o := s.continuation; {
-	case o == nil:
+	case o == nil, !o.goesOn:
 		return RemedyCut, ""
 	case !o.able(), s.wrong == reason.AnswerTooLarge:
 		return RemedyCut, "unsupported"
-	case o.finished || o.max >= 0 && o.nSent >= o.max:
+	case o.finished || o.of.Max >= 0 && o.nSent >= o.of.Max:
 		return RemedyEnd, ""
 	}
 	return remedyContinue, ""
@@ -282,9 +289,10 @@ func (s *Stream) Finish() { s.err = io.EOF }
 
 // Usage is what is known of the tokens of a request.
 type Usage struct {
-	Counted    bool // the engine has counted them
-	SaysCached bool // and also those that were cached
-	Pieces     int  // events with data that were relayed, a token each or more
+	Counted    bool  // the engine has counted them
+	SaysCached bool  // and also those that were cached
+	Held       int32 // these, as the engine that answers says, with those that another engine handed over
+	Pieces     int   // events with data that were relayed, a token each or more
 	Prompt     int
 	Output     int
 	Cached     int // of the prompt
@@ -294,7 +302,7 @@ type Usage struct {
 func (u *Usage) Of(ans *answer.Answer, cached CachedTokens) {
 	if ans.HasUsage {
 		u.Counted, u.Prompt, u.Output, u.Cached = true, ans.PromptTokens, ans.CompletionTokens, ans.CachedTokens
-		u.SaysCached = ans.SaysCached()
+		u.SaysCached, u.Held = ans.SaysCached(), int32(ans.Cached())
 	}
 	if cached != nil {
 		u.Cached, _ = cached.Cached()

@@ -38,15 +38,26 @@ func (r *Reporter) logRequest(level slog.Level, s *Summary) {
 
 // requestRecord is the line of a request for any handler.
 func requestRecord(now time.Time, level slog.Level, s *Summary) slog.Record {
+	var stages []slog.Attr
+	for i, took := range s.Phases.Stages() {
+		if took >= 0 {
+			stages = append(stages, slog.Float64(Stage(i).String(), seconds(took)))
+		}
+	}
 	line := slog.NewRecord(now, level, "request", 0) // no caller: finding it is as slow as a system call
 	line.AddAttrs(
 		slog.String("request_id", s.RequestID), slog.String("model", s.Model), slog.String("route", s.Route),
 		slog.Bool("stream", s.Stream), slog.Int("status", s.Status), slog.String("outcome", s.Outcome.String()),
 		slog.String("reason", s.Reason), slog.String("prefill", s.Prefill), slog.String("decode", s.Decode),
-		slog.Int("attempts", s.Attempts), slog.String("transfer_id", s.TransferID),
+		slog.Int("attempts", int(s.Attempts)), slog.String("transfer_id", s.TransferID),
 		slog.Float64("first_token_seconds", seconds(s.Phases.FirstToken)), slog.Float64("total_seconds", seconds(s.Phases.Total)),
-		slog.Int("prompt_tokens", s.PromptTokens), slog.Int("output_tokens", s.OutputTokens),
+		slog.Attr{Key: "stage_seconds", Value: slog.GroupValue(stages...)},
+		slog.Int("prompt_tokens", int(s.PromptTokens)), slog.Int("predicted_cached_tokens", int(s.PredictedCachedTokens)),
+		slog.Int("counted_cached_tokens", int(s.CountedCachedTokens)), slog.Int("output_tokens", int(s.OutputTokens)),
 		slog.String("subject", s.Subject), slog.Bool("leaked", s.Leaked), slog.Int("parts", len(s.Parts)))
+	if s.TraceID != nil {
+		line.AddAttrs(slog.String("trace_id", s.TraceID.String()))
+	}
 	return line
 }
 
@@ -70,12 +81,41 @@ func appendRequestLine(b []byte, now time.Time, level slog.Level, s *Summary) []
 	b = appendWord(b, `,"transfer_id":`, s.TransferID)
 	b = appendSeconds(b, `,"first_token_seconds":`, s.Phases.FirstToken)
 	b = appendSeconds(b, `,"total_seconds":`, s.Phases.Total)
+	b = appendStages(b, &s.Phases)
 	b = appendNumber(b, `,"prompt_tokens":`, int64(s.PromptTokens))
+	b = appendNumber(b, `,"predicted_cached_tokens":`, int64(s.PredictedCachedTokens))
+	b = appendNumber(b, `,"counted_cached_tokens":`, int64(s.CountedCachedTokens))
 	b = appendNumber(b, `,"output_tokens":`, int64(s.OutputTokens))
 	b = appendWord(b, `,"subject":`, s.Subject)
 	b = strconv.AppendBool(append(b, `,"leaked":`...), s.Leaked)
 	b = appendNumber(b, `,"parts":`, int64(len(s.Parts)))
+	if s.TraceID != nil {
+		b = appendWord(b, `,"trace_id":`, s.TraceID.String())
+	}
 	return append(b, "}\n"...)
+}
+
+// stageKeys are the names of stages as keys.
+var stageKeys = func() (keys [StageCount]string) {
+	for i := range keys {
+		keys[i] = `"` + Stage(i).String() + `":`
+	}
+	return keys
+}()
+
+// appendStages appends the stages that were reached. slog leaves out a group that is empty.
+func appendStages(b []byte, p *Phases) []byte {
+	separator := `,"stage_seconds":{`
+	for i, took := range p.Stages() {
+		if took >= 0 {
+			b = appendSeconds(append(b, separator...), stageKeys[i], took)
+			separator = ","
+		}
+	}
+	if separator == "," {
+		b = append(b, '}')
+	}
+	return b
 }
 
 // seconds is a time in seconds, to the microsecond.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/trace"
 )
 
 // lineOf is the line that slog's handler makes of a request, and the one that is written by hand.
@@ -28,7 +29,8 @@ func TestRequestLine(t *testing.T) {
 	full := Summary{RequestID: "r-1", Model: "m", Route: "/v1/chat/completions", Stream: true, Status: 200, Outcome: dispatch.Completed, Reason: "split",
 		Prefill: "p0", Decode: "d0", Attempts: 2, TransferID: strings.Repeat("ab", 16), PromptTokens: 100, OutputTokens: 16, Subject: "alice",
 		Leaked: true, Parts: make([]Part, 2)}
-	full.Phases.FirstToken, full.Phases.Total = 1234567*time.Nanosecond, time.Minute
+	full.Phases.Prefill, full.Phases.FirstToken, full.Phases.Total = 1000000*time.Nanosecond, 1234567*time.Nanosecond, time.Minute
+	full.TraceID, full.PredictedCachedTokens, full.CountedCachedTokens = &trace.ID{1}, 64, -1
 	for name, s := range map[string]*Summary{"full": &full, "empty": {}, "markup": {Subject: "<a href='&amp;'> ~"}} {
 		for _, at := range []time.Time{now, now.UTC(), time.Now()} {
 			for _, level := range []slog.Level{slog.LevelInfo, slog.LevelWarn} {

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/trace"
 )
 
 // Reporter logs finished requests and keeps the latest of them, with the reports of their transfers. It is safe for concurrent use.
@@ -31,9 +32,10 @@ func New(log *slog.Logger, n int) *Reporter {
 	return &Reporter{log: log, Transfers: newTransfers(4 * n), recent: make([]Summary, n)}
 }
 
-// Finished logs a request, adds it to the latest requests and passes it to observe, unless that is nil.
-func (r *Reporter) Finished(s *Summary, observe func(Summary)) {
+// Finished logs a request, adds it to the latest requests, ends its trace and passes it to observe. t and observe may be nil.
+func (r *Reporter) Finished(s *Summary, t *trace.Trace, observe func(Summary)) {
 	r.AddTransfer(s)
+	s.endTrace(t)
 	r.mu.Lock()
 	r.recent[r.next] = *s
 	if r.next++; r.next == len(r.recent) {

@@ -6,19 +6,26 @@ import (
 	"time"
 
 	"pdrouter/router/dispatch"
+	"pdrouter/router/firsttoken"
+	"pdrouter/router/trace"
 )
 
 // Phases are the parts of a request's life, each measured from its arrival; 0 means that it was not reached.
 type Phases struct {
 	Admit      time.Duration `json:"admit"`       // head and body checked, caller known
 	Queue      time.Duration `json:"queue"`       // the end of the wait for a place with the engines
+	Retry      time.Duration `json:"retry"`       // the end of attempts that failed, and of waits for an engine
 	Plan       time.Duration `json:"plan"`        // engines chosen, last attempt
 	Pair       time.Duration `json:"pair"`        // the pair is known to each other, last attempt
 	Prefill    time.Duration `json:"prefill"`     // prefill has answered
 	Transfer   time.Duration `json:"transfer"`    // every consumer has all its blocks (kvplane)
-	FirstToken time.Duration `json:"first_token"` // decode's first event or whole answer is here
+	FirstToken time.Duration `json:"first_token"` // the first event or the whole answer is here: decode's, or prefill's token (first_token)
+	Joined     time.Duration `json:"joined"`      // decode's first event is here, after prefill's token
 	Total      time.Duration `json:"total"`       // the end
 }
+
+// DecodeFirst is when decode's first event or whole answer was here.
+func (p *Phases) DecodeFirst() time.Duration { return max(p.FirstToken, p.Joined) }
 
 // Transfer is what the KV plane reported of one transfer.
 type Transfer struct {
@@ -37,6 +44,28 @@ type Shadow struct {
 	Why     string `json:"why"`
 }
 
+// Move is a move of a conversation's KV that a request waited for, or would have if migration.mode were enabled. Times are in nanoseconds.
+type Move struct {
+	From      string        `json:"from"`
+	To        string        `json:"to"`
+	Tokens    int           `json:"tokens"`
+	Predicted time.Duration `json:"predicted"` // what it was to take
+	Patience  time.Duration `json:"patience"`  // for how long it was worth waiting for
+	Took      time.Duration `json:"took"`      // for how long the request has waited
+	Result    string        `json:"result"`
+	Why       string        `json:"why"` // its price, for people
+}
+
+// EarlierMove is a move of the KV of a request's conversation from one engine to another, or what became of it.
+type EarlierMove struct {
+	Reason  string  `json:"reason"` // why it was moved: as migration.uses
+	Result  string  `json:"result"` // moved, or why it was not
+	From    string  `json:"from"`
+	To      string  `json:"to"`
+	Tokens  int     `json:"tokens"`
+	Seconds float64 `json:"seconds"`
+}
+
 // Summary is what is known of one finished request. It feeds the log line, the metrics and /requests, and holds
 // neither prompt nor answer.
 type Summary struct {
@@ -51,26 +80,32 @@ type Summary struct {
 	Status    int              `json:"status"`                      // of the answer that was sent; 499 if the client left before one
 	Outcome   dispatch.Outcome `json:"outcome"`
 	CachedBy  CachedBy         `json:"cached_by"` // by what the next was predicted
+	// From which engine the first token came in the last attempt, where models[].first_token is prefill.
+	FirstToken firsttoken.Result `json:"first_token"`
 	// What was predicted of the engine that computes the prompt, in the last attempt; 0 if the policy does not look at that.
-	PredictedCachedTokens int32     `json:"predicted_cached_tokens"`
-	Reason                string    `json:"reason"`           // the policy's reason, or why the request failed
-	Why                   string    `json:"why"`              // why these engines, for people
-	Waited                *string   `json:"waited,omitempty"` // why it waited for a place, for people; nil if it did not
-	Shadow                *Shadow   `json:"shadow,omitempty"` // what policy.shadow would have chosen for the last attempt
-	Prefill               string    `json:"prefill"`          // engine names; "" if none
-	Decode                string    `json:"decode"`
-	Attempts              int       `json:"attempts"`
-	Continued             int32     `json:"continued"`     // how often another decode engine went on with the stream
-	CountedCachedTokens   int32     `json:"-"`             // what the engine has counted of which the cached tokens were predicted; below 0 if it does not say
-	NotContinued          string    `json:"not_continued"` // why none did, where the policy wanted it; "" if it was not needed
-	TransferID            string    `json:"transfer_id"`   // of the last attempt; 32 hexadecimal digits
-	Phases                Phases    `json:"phases"`
-	PromptTokens          int       `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
-	CachedTokens          int       `json:"cached_tokens"` // as prefill counted them; 0 if unknown
-	OutputTokens          int       `json:"output_tokens"`
-	Subject               string    `json:"subject"` // who called; "" if the router is open
-	Transfer              *Transfer `json:"books,omitempty"`
-	Arrived               time.Time `json:"arrived_at"`
+	PredictedCachedTokens int32        `json:"predicted_cached_tokens"`
+	Reason                string       `json:"reason"`           // the policy's reason, or why the request failed
+	Why                   string       `json:"why"`              // why these engines, for people
+	Waited                *string      `json:"waited,omitempty"` // why it waited for a place, for people; nil if it did not
+	Shadow                *Shadow      `json:"shadow,omitempty"` // what policy.shadow would have chosen for the last attempt
+	Prefill               string       `json:"prefill"`          // engine names; "" if none
+	Decode                string       `json:"decode"`
+	Move                  *Move        `json:"move,omitempty"` // the move of the conversation that it has waited for; nil if there was none
+	Attempts              int16        `json:"attempts"`
+	Continued             int16        `json:"continued"`             // how often another decode engine went on with the stream
+	CountedCachedTokens   int32        `json:"counted_cached_tokens"` // what the engine has counted of which the cached tokens were predicted; below 0 if it does not say
+	NotContinued          string       `json:"not_continued"`         // why none did, where the policy wanted it; "" if it was not needed
+	TransferID            string       `json:"transfer_id"`           // of the last attempt; 32 hexadecimal digits
+	Phases                Phases       `json:"phases"`
+	PromptTokens          int32        `json:"prompt_tokens"` // as the engine counted them; 0 if unknown
+	estimates             estimates    // of the last attempt, beside a number of four bytes: a request under way has no more room
+	CachedTokens          int32        `json:"cached_tokens"` // as prefill counted them; 0 if unknown
+	OutputTokens          int32        `json:"output_tokens"`
+	Subject               string       `json:"subject"` // who called; "" if the router is open
+	Transfer              *Transfer    `json:"books,omitempty"`
+	EarlierMove           *EarlierMove `json:"conversation_move,omitempty"` // the last one since the conversation's turn before; nil: there was none
+	Arrived               time.Time    `json:"arrived_at"`
+	TraceID               *trace.ID    `json:"trace_id,omitempty"` // nil if the request is not sampled
 	// Failures are the attempts that failed, in order. With Parts, each has its own.
 	Failures []Failure `json:"failures,omitempty"`
 	// Parts are the choices of a request that were served separately. Then the engines and the transfer above are those of the first.
@@ -142,7 +177,7 @@ func (t *TokenIDs) UnmarshalText(name []byte) error {
 type Part struct {
 	Prefill    string    `json:"prefill"`
 	Decode     string    `json:"decode"`
-	Attempts   int       `json:"attempts"`
+	Attempts   int16     `json:"attempts"`
 	TransferID string    `json:"transfer_id"` // of the last attempt
 	Reason     string    `json:"reason"`
 	Transfer   *Transfer `json:"books,omitempty"`
@@ -166,7 +201,7 @@ type Failure struct {
 // Later sets each phase to the later one of both.
 func (p *Phases) Later(o Phases) {
 	for _, d := range []struct{ to, of *time.Duration }{
-		{&p.Plan, &o.Plan}, {&p.Pair, &o.Pair}, {&p.Prefill, &o.Prefill}, {&p.Transfer, &o.Transfer}, {&p.FirstToken, &o.FirstToken},
+		{&p.Retry, &o.Retry}, {&p.Plan, &o.Plan}, {&p.Pair, &o.Pair}, {&p.Prefill, &o.Prefill}, {&p.Transfer, &o.Transfer}, {&p.FirstToken, &o.FirstToken}, {&p.Joined, &o.Joined},
 	} {
 		*d.to = max(*d.to, *d.of)
 	}

@@ -182,6 +182,14 @@ func (b *Transfers) Over(id string) bool {
 	return t == nil || t.Ready
 }
 
+// Failed reports whether a consumer of a transfer has said that it does not get its blocks.
+func (b *Transfers) Failed(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.byID[id]
+	return t != nil && t.Failed != ""
+}
+
 // Totals returns what was moved between each pair, sorted by the engines' names.
 func (b *Transfers) Totals() []Moved {
 	b.mu.Lock()

@@ -78,7 +78,7 @@ func (t *turns) Pop() any          { x := (*t)[len(*t)-1]; *t = (*t)[:len(*t)-1]
 type capacity struct{}
 
 // Places implements admission.Capacity.
-func (capacity) Places() int { return places }
+func (capacity) Places(int, int) int { return places }
 
 // run serves a workload until each turn that came within the window, after the warm-up, has its first token.
 func run(l workload, isFair bool, window time.Duration, seed uint64) (outcome, error) {
@@ -125,9 +125,7 @@ func (w *world) next(s *session, at time.Duration) {
 		}
 	}
 	t.seq = &sim.ModelSeq{Prompt: s.context + t.fresh, Answer: answer}
-	for i := range t.seq.Prompt / sim.BlockTokens {
-		t.seq.Hashes = append(t.seq.Hashes, s.id<<20|uint64(i))
-	}
+	t.seq.Runs = []sim.Run{{ID: s.id, Blocks: t.seq.Prompt / sim.BlockTokens}}
 	s.turns--
 	heap.Push(&w.coming, t)
 }

@@ -57,8 +57,8 @@ func virtually(f replayFleet, c sim.Costs, budget int, policy string, trace []lo
 	if err != nil {
 		return load.Summary{}, sim.FleetReading{}, fmt.Errorf("bench: replay: %w", err)
 	}
-	got, err := simulate.Replay(simulate.Setup{Layout: simulate.Layout{Prefill: f.prefill, Decode: f.decode}, Costs: c, Budget: budget, Policy: p, Seed: replaySeed}, trace)
-	return load.Summarise(got.Outcomes, replaySLO), got.Engines, err
+	got, err := simulate.Replay(simulate.Setup{Layout: simulate.Layout{Prefill: f.prefill, Decode: f.decode}, Costs: c, Budget: budget, Policy: p, Seed: replaySeed, SLO: replaySLO}, trace)
+	return got.Summary, got.Engines, err
 }
 
 // replaySLO is what a good request keeps.

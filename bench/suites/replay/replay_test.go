@@ -147,13 +147,11 @@ func TestVirtualReplay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, err := simulate.Replay(simulate.Setup{Layout: simulate.Layout{Prefill: tt.fleet.prefill, Decode: tt.fleet.decode}, Costs: evenCosts(100), Budget: 1000, Policy: p}, trace)
+		got := make([]string, len(trace))
+		ended := func(request int, o *load.Outcome) { got[request] = fmt.Sprint(o.Chunks) }
+		v, err := simulate.Replay(simulate.Setup{Layout: simulate.Layout{Prefill: tt.fleet.prefill, Decode: tt.fleet.decode}, Costs: evenCosts(100), Budget: 1000, Policy: p, SLO: replaySLO, Ended: ended}, trace)
 		if err != nil {
 			t.Fatal(err)
-		}
-		var got []string
-		for _, o := range v.Outcomes {
-			got = append(got, fmt.Sprint(o.Chunks))
 		}
 		if d := cmp.Diff(tt.want, strings.Join(got, " ")); d != "" {
 			t.Errorf("%+v: %s", tt.fleet, d)
@@ -161,9 +159,8 @@ func TestVirtualReplay(t *testing.T) {
 		if v.InFlight != 0 {
 			t.Errorf("%+v: %d legs in flight at the end", tt.fleet, v.InFlight)
 		}
-		first := load.Summarise(v.Outcomes, replaySLO)
-		if first.Whole != 3 || first.Verdict(false) != nil {
-			t.Errorf("%+v: %+v", tt.fleet, first)
+		if v.Whole != 3 || v.Verdict(false) != nil {
+			t.Errorf("%+v: %+v", tt.fleet, v.Summary)
 		}
 	}
 }

@@ -6,17 +6,21 @@ import (
 	"pdrouter/router/openai/jsonscan"
 )
 
-// TakePromptIDs returns the array of the prompt's token ids in a whole answer to a chat, as it is written there, and a copy of the answer that
-// has null in its place. ids is nil, and rest is p, if the answer has no such array, or one that is empty or has anything but token ids.
+// TakePromptIDs returns the array of the prompt's token ids in a whole answer, as it is written there, and a copy of the answer that has null in
+// its place. A chat's answer has it outermost, that to a completion in its first choice. ids is nil, and rest is p, if the answer has no such
+// array, or one that is empty or has anything but token ids.
 func TakePromptIDs(p []byte) (ids, rest []byte) {
 	s := jsonscan.Scanner{Bytes: p, MaxDepth: MaxAnswerDepth}
 	s.Space()
 	var at jsonscan.Span
 	m, ok := s.Object(1)
 	for ok && s.Member(&m) {
-		if string(m.Key) == "prompt_token_ids" {
+		switch key := string(m.Key); {
+		case key == "prompt_token_ids" && (s.Peek() == '[' || at == jsonscan.Span{}):
 			at = readIDs(&s)
-		} else {
+		case key == "choices" && s.Peek() == '[' && at == jsonscan.Span{}:
+			at = idsOfChoices(&s)
+		default:
 			s.Value(1)
 		}
 	}
@@ -24,6 +28,26 @@ func TakePromptIDs(p []byte) (ids, rest []byte) {
 		return nil, p
 	}
 	return at.Of(p), slices.Concat(p[:at.From], []byte("null"), p[at.To:])
+}
+
+// idsOfChoices walks over the choices, and returns where the array of token ids lies in the first.
+func idsOfChoices(s *jsonscan.Scanner) (at jsonscan.Span) {
+	n := 0
+	for ok := s.Array(2); ok && s.Element(&n); {
+		if n > 1 || s.Peek() != '{' {
+			s.Value(2)
+			continue
+		}
+		m, in := s.Object(3)
+		for in && s.Member(&m) {
+			if string(m.Key) == "prompt_token_ids" {
+				at = readIDs(s)
+			} else {
+				s.Value(3)
+			}
+		}
+	}
+	return at
 }
 
 // readIDs walks over a value, and returns where it lies if it is an array of token ids that has one at least. A long prompt has tens of

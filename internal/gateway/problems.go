@@ -1,0 +1,104 @@
+package gateway
+
+import (
+	"fmt"
+	"strings"
+
+	"pdrouter/router"
+	"pdrouter/router/handover"
+)
+
+// Problem is something that is wrong now. Its alert names the section of docs/runbook.md that says what to do.
+type Problem struct {
+	Alert string `json:"alert"`
+	What  string `json:"what"` // the engine, the pair, the model or the part of the gateway
+	Why   string `json:"why"`
+}
+
+// exchanges are what a gateway exchanges with others through Redis; true where the latest exchange failed.
+type exchanges struct {
+	metadata, limits, responses, peers bool
+}
+
+func (e exchanges) any() bool { return e.metadata || e.limits || e.responses || e.peers }
+
+// problemsOf finds what is wrong in a status.
+func problemsOf(s router.Status, config ConfigStatus, redis exchanges) []Problem {
+	out := []Problem{}
+	add := func(alert, what, why string, args ...any) {
+		out = append(out, Problem{alert, what, fmt.Sprintf(why, args...)})
+	}
+	if len(config.Mistakes) > 0 {
+		add("PdrouterConfigRefused", "configuration", "the file was not taken into use: %s", config.Mistakes[0])
+	}
+	if redis.any() {
+		alert := "PdrouterMetadataBehind" // also where another exchange has failed first
+		if redis == (exchanges{limits: true}) {
+			alert = "PdrouterLimitsAlone"
+		}
+		add(alert, "Redis", "this gateway cannot exchange with Redis: %s", redis.text())
+	}
+	for _, p := range s.PanicModes {
+		add("PdrouterPanicMode", p.Role+" engines of "+p.Model, "so many are ejected that all are used again")
+	}
+	for _, e := range s.Engines {
+		if e.State == "down" || e.State == "open" || e.State == "slow" {
+			add("PdrouterEngineOut", e.Name, "it is %s: %s", e.State, e.Why)
+		}
+		if e.HandOvers != nil && e.HandOvers.Recomputing {
+			add("PdrouterRecomputing", e.Name, "it computes prompts whose KV it should receive, so each is computed twice%s", seenBy(e.HandOvers))
+		}
+		leaked := 0
+		for _, n := range e.Leaked {
+			leaked += n
+		}
+		if leaked > 0 {
+			add("PdrouterKVLeaks", e.Name, "%d KV blocks stay held for requests that have ended", leaked)
+		}
+	}
+	if s.PairsTotal > 0 && s.PairsWarm == 0 {
+		add("PdrouterNoPair", "pairs", "none of %d is ready", s.PairsTotal)
+	}
+	for _, p := range s.SlowPairs {
+		add("PdrouterPairSlow", p.Prefill+" → "+p.Decode, "hand-overs take %.0f ms in the mean, %.1f times as long as usual", 1e3*p.Seconds, p.Times)
+	}
+	for _, src := range s.Sources {
+		add("PdrouterSourceStale", src.Model+" "+src.List, "%s: %s", src.Source, src.Why)
+	}
+	return out
+}
+
+// seenBy says how it was seen that an engine computes prompts.
+func seenBy(e *handover.EngineStats) string {
+	text := map[handover.By]string{
+		handover.ByCount: "it counts few cached tokens of %d prompts", handover.ByTransfer: "it answered %d prompts whose KV transfer had failed",
+		handover.ByTime: "the first tokens of %d prompts came as late as if it computed",
+	}
+	var all []string
+	for by := range handover.Signs {
+		if n := e.Prompts[by]; n > 0 {
+			all = append(all, fmt.Sprintf(text[by], n))
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(all, ", ")
+}
+
+// text says what is not exchanged, and what that means.
+func (e exchanges) text() string {
+	var all []string
+	for _, x := range []struct {
+		is   bool
+		says string
+	}{
+		{e.metadata, "records of engines are those of a while ago"}, {e.limits, "limits are counted by each gateway alone"},
+		{e.responses, "other gateways do not learn which engine has a stored response"}, {e.peers, "the load of other gateways is not known"},
+	} {
+		if x.is {
+			all = append(all, x.says)
+		}
+	}
+	return strings.Join(all, "; ")
+}

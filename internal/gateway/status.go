@@ -1,0 +1,43 @@
+package gateway
+
+import (
+	"net/http"
+	"time"
+
+	"pdrouter/router"
+)
+
+// Status is the body of /status: what people look at, on the page and in pdrouter top.
+type Status struct {
+	Version string       `json:"version"`
+	Commit  string       `json:"commit"`
+	Now     time.Time    `json:"now"`
+	Started time.Time    `json:"started_at"`
+	Config  ConfigStatus `json:"config"`
+	// Problems are what is wrong now, the more general first.
+	Problems []Problem `json:"problems"`
+	router.Status
+}
+
+// ConfigStatus is how the configuration is doing.
+type ConfigStatus struct {
+	Digest   string    `json:"digest"` // of the file in use
+	Applied  time.Time `json:"applied_at"`
+	Mistakes []string  `json:"mistakes,omitempty"` // why the last reload was refused; none if it was not
+}
+
+// Status reports the state of the gateway.
+func (g *Gateway) Status() Status {
+	reloads := g.reloads.stats()
+	s := Status{
+		Version: g.options.Version, Commit: g.options.Commit, Now: time.Now(), Started: g.started, Status: g.router.Status(),
+		Config: ConfigStatus{Digest: g.current.Load().l.Digest, Applied: reloads.At, Mistakes: reloads.Mistakes},
+	}
+	redis := exchanges{metadata: g.cache.Stats().Behind, limits: g.limiter.Stats().Behind, responses: g.responses.Stats().Behind, peers: s.Peers != nil && s.Peers.Behind}
+	s.Problems = problemsOf(s.Status, s.Config, redis)
+	return s
+}
+
+func (g *Gateway) statusRoute(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, g.Status())
+}

@@ -1,0 +1,81 @@
+package policies
+
+import "testing"
+
+// TestRoom: an engine has room as long as prompts wait little there and its streams keep their objective.
+func TestRoom(t *testing.T) {
+	p := costPolicy(t, ", objective: {ttft: 2s, itl: 50ms}")
+	for name, row := range map[string]struct {
+		decode []known
+		want   bool
+	}{
+		"idle":                          {[]known{at(0, 0, 0)}, true},
+		"a little waits":                {[]known{at(.2, 0, 0)}, true},
+		"much waits":                    {[]known{at(.6, 0, 0)}, false},
+		"much waits at one of two":      {[]known{at(.6, 0, 0), at(0, 0, 0)}, true},
+		"as many streams as it can":     {[]known{at(0, 45, 0)}, false},
+		"one more keeps the objective":  {[]known{at(0, 20, 0)}, true},
+		"more streams than it can take": {[]known{at(0, 60, 0)}, false},
+	} {
+		f := fleetOf(nil, row.decode, Demand{Answer: 100})
+		q := Request{PromptTokens: 1000, Unsplittable: Aggregated}
+		if got := p.Room(q, f); got != row.want {
+			t.Errorf("%s: room %v; want %v", name, got, row.want)
+		}
+	}
+	split := fleetOf([]known{at(0, 0, 0)}, []known{at(0, 25, 0)}, Demand{Answer: 100, Move: [3]float64{.5}})
+	if q := (Request{PromptTokens: 2000}); !p.Choose(q, split, Draw{}).Split || !p.Room(q, split) {
+		t.Errorf("a prefill engine that does nothing has no room because a hand-over takes longer than idle engines would without: %+v", p.Choose(q, split, Draw{}))
+	}
+	q := Request{PromptTokens: 100_000, Unsplittable: Aggregated} // 11 s
+	if f := fleetOf(nil, []known{at(0, 0, 0)}, Demand{}); !p.Room(q, f) {
+		t.Error("an idle engine has no room for what it cannot serve in time")
+	}
+	f := fleetOf(nil, []known{at(0, 0, 0)}, Demand{})
+	f.Decode[0].Usable = false
+	if !p.Room(q, f) {
+		t.Error("a request waits for room where no engine can be used; want it to go on, and be told that")
+	}
+}
+
+// TestMaxWait: a request waits as long as it can be in time, one that cannot be as long as others, and one in sixteen is not bounded.
+func TestMaxWait(t *testing.T) {
+	o := Objective{TTFT: 2}
+	for _, row := range []struct{ idle, want float64 }{{0, 1.75}, {.75, 1}, {1.75, 1.75}, {9, 1.75}} {
+		if got, bounded := o.MaxWait(row.idle, 1); got != row.want || !bounded {
+			t.Errorf("%v on idle engines: %v, bounded %v; want %v", row.idle, got, bounded, row.want)
+		}
+	}
+	free := 0
+	for draw := range uint64(1600) {
+		if _, bounded := o.MaxWait(1, draw); !bounded {
+			free++
+		}
+	}
+	if free != 100 {
+		t.Errorf("%d of 1600 are not bounded; want 100", free)
+	}
+}
+
+// TestRoomIn: an engine has room when it has computed enough of its prompts, or when enough of its streams have ended.
+func TestRoomIn(t *testing.T) {
+	p := costPolicy(t, ", objective: {ttft: 2s, itl: 50ms}")
+	for name, row := range map[string]struct {
+		decode      []known
+		least, most float64
+	}{
+		"idle":              {[]known{at(0, 0, 0)}, 0, 0},
+		"prompts":           {[]known{at(3.25, 0, 0)}, 3, 3.3},
+		"the shorter queue": {[]known{at(9, 0, 0), at(1.25, 0, 0)}, 1, 1.1},
+		"streams":           {[]known{at(0, 60, 0)}, .3, 4}, // they last for 100 tokens of about 60 ms
+		"hours":             {[]known{at(9999, 0, 0)}, longestRoom, longestRoom},
+	} {
+		f := fleetOf(nil, row.decode, Demand{Answer: 100})
+		if got := p.RoomIn(Request{PromptTokens: 1000, Unsplittable: Aggregated}, f); got < row.least || got > row.most {
+			t.Errorf("%s: room in %v s; want %v to %v", name, got, row.least, row.most)
+		}
+		if f.Forecast.Decode[0] != row.decode[0].Work {
+			t.Errorf("%s: the forecast was changed", name)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package admission_test
+
+import (
+	"testing"
+	"time"
+
+	"pdrouter/router/admission"
+	"pdrouter/router/reason"
+)
+
+// TestQueueReady: requests that engines have no room for wait, others behind them do not, and an idle model takes any.
+func TestQueueReady(t *testing.T) {
+	for _, fair := range []bool{false, true} {
+		now := time.Unix(1_700_000_000, 0)
+		q, _ := newQueue(10, 10)
+		q.SetOrder(fair, time.Minute)
+		room := map[string]bool{}
+		ask := func(tenant string) (admission.Slot, bool, *admission.Waiter) {
+			now = now.Add(time.Second)
+			r := admission.Request{Tenant: tenant, Arrived: now, Prompt: 1, Ready: func() bool { return room[tenant] }}
+			if s, ok := q.TryAcquire(r, now); ok {
+				return s, true, nil
+			}
+			got, w := q.Enqueue(r, now)
+			return got.Slot, w == nil && got.Why == reason.None, w
+		}
+		first, ok, _ := ask("a")
+		if !ok {
+			t.Fatal("an idle model has no place")
+		}
+		_, ok, long := ask("long")
+		if ok {
+			t.Fatal("a request without room has a place")
+		}
+		room["short"] = true
+		if short, ok, w := ask("short"); w == nil {
+			t.Fatalf("a request that comes while others wait has a place: %v", ok)
+		} else if got := <-w.Done(); got.Why != reason.None {
+			t.Fatalf("the one with room: %v", got.Why)
+		} else {
+			short = got.Slot
+			short.Release(admission.Used{}, now)
+		}
+		if len(long.Done()) > 0 {
+			t.Fatal("a request without room has a place")
+		}
+		room["long"] = true
+		q.Update()
+		got := <-long.Done()
+		if got.Why != reason.None {
+			t.Fatal(got.Why)
+		}
+		room["long"] = false
+		_, _, last := ask("long")
+		got.Slot.Release(admission.Used{}, now)
+		if len(last.Done()) > 0 {
+			t.Fatal("there is room though another request is with the engines")
+		}
+		first.Release(admission.Used{}, now)
+		if got := <-last.Done(); got.Why != reason.None {
+			t.Fatal("the model is idle, and the request waits")
+		}
+		if s := q.Stats(); s.Waiting != 0 || s.InFlight != 1 {
+			t.Errorf("%+v", s)
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package exchange
+
+import (
+	"time"
+
+	"pdrouter/router/handover"
+)
+
+// observeHandOver notes how long after prefill's answer the first token of a stream has come.
+func (x *Exchange) observeHandOver(a *attempt, at time.Time) {
+	p := &x.Sum.Phases
+	if !a.split || !x.Sum.Stream || p.Prefill == 0 || p.DecodeFirst() <= p.Prefill {
+		return
+	}
+	o := handover.HandOver{Model: x.m.Name, Prefill: a.prefill.Engine.Name, Decode: a.decode.Engine.Name, Tokens: x.b.PromptTokens(), Took: p.DecodeFirst() - p.Prefill}
+	if n := a.prefill.Answer.PromptTokens; n > 0 {
+		o.Tokens = n
+	}
+	if computed := o.Tokens - a.prefill.Answer.Cached(); computed > 0 {
+		o.Computing = time.Duration(float64(p.Prefill-p.Pair) * float64(o.Tokens) / float64(computed))
+	}
+	x.all.HandOvers.FirstToken(at, o)
+}
+
+// observeRecompute notes whether decode has computed a prompt whose KV it was to receive. SGLang's decode repeats prefill's count.
+func (x *Exchange) observeRecompute(now time.Time) {
+	a, t := x.cur, x.m.Connector.Traits()
+	if a == nil || !a.split || x.Sum.Status != 200 || x.Sum.Continued > 0 || t.RequiresSplit {
+		return
+	}
+	decode := a.decode.Engine.Name
+	switch {
+	case x.Sum.Phases.FirstToken > 0 && t.Publishes && x.all.Report.Transfers.Failed(a.h.Transfer):
+		x.all.HandOvers.Answered(now, decode)
+	case x.usage.Counted && x.usage.SaysCached:
+		x.all.HandOvers.Counted(now, decode, x.usage.Prompt, int(x.usage.Held))
+	}
+}

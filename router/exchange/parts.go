@@ -1,0 +1,22 @@
+package exchange
+
+// estimateParts notes how long the parts of the time to the first token that cannot be seen are thought to have taken. It does nothing where no
+// speeds are learned.
+func (x *Exchange) estimateParts(a *attempt) {
+	w, decode := a.decode.Work, a.decode.Engine.Forecast()
+	if x.m.Forecast == nil || !x.Sum.Stream || w == nil || decode == nil {
+		return
+	}
+	if !a.split {
+		x.Sum.Estimate(decode.PromptSeconds(w.Prompt, w.Uncached), 0, 0)
+		return
+	}
+	prefill, uncached := a.prefill.Engine.Forecast(), w.Prompt-int(x.Sum.PredictedCachedTokens)
+	if prefill == nil {
+		return
+	}
+	if n := a.prefill.Answer.PromptTokens; n > 0 { // speeds are learned by the tokens that were thought of, which may be others
+		uncached = w.Prompt * (n - a.prefill.Answer.Cached()) / n
+	}
+	x.Sum.Estimate(prefill.PromptSeconds(w.Prompt, uncached), x.m.Forecast.MoveSeconds(w.Moves)*x.m.Forecast.HandOver(prefill, decode), decode.StepSeconds())
+}

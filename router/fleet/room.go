@@ -1,0 +1,108 @@
+package fleet
+
+import (
+	"time"
+
+	"pdrouter/policies"
+	"pdrouter/router/openai"
+)
+
+// roomPlanner is a policy that says when engines have room for a request.
+type roomPlanner interface {
+	Costs(model string) bool
+	OnIdle(q policies.Request, f policies.Fleet) policies.Choice
+	Room(q policies.Request, f policies.Fleet) bool
+	RoomIn(q policies.Request, f policies.Fleet) float64
+}
+
+// noteObjectives has requests of those models wait for room whose policy prices paths.
+func (f *Fleet) noteObjectives(by bool) {
+	planner, can := f.planner.(roomPlanner)
+	for _, m := range f.Models {
+		if by && can && planner.Costs(m.Name) {
+			m.rooms = planner
+		}
+	}
+}
+
+// lookAgain is after how long the queue looks whether there is room while requests wait: there may be though no request has ended.
+const lookAgain = 5 * time.Millisecond
+
+// oneMore are the places of a model whose requests wait for room: a further one at a time, as engines are not known to have a request before its
+// legs begin.
+func (m *Model) oneMore(running, waiting int) int {
+	switch {
+	case waiting == 0:
+	case m.again == nil:
+		m.again = time.AfterFunc(lookAgain, m.Queue.Update)
+	default:
+		m.again.Reset(lookAgain)
+	}
+	return running + 1
+}
+
+// RoomFor is a request that may have to wait for room at engines. End must be called when it waits no more.
+type RoomFor struct {
+	selection Selection
+	request   policies.Request
+	objective policies.Objective
+	idle      float64 // seconds until its first token on idle engines, as of when it came
+}
+
+// RoomFor returns what a request asks while it waits; nil if the model's requests do not wait for room.
+func (f *Fleet) RoomFor(m *Model, adapter string, b *openai.Body, tenant string) *RoomFor {
+	if m.rooms == nil {
+		return nil
+	}
+	r := &RoomFor{selection: Selection{dryRun: true}, objective: ObjectiveOf(b)}
+	if r.objective.TTFT == 0 {
+		r.objective.TTFT = m.objective.TTFT
+	}
+	k := &r.selection
+	k.Init(f, m, b.Shape, nil, adapter, 0)
+	k.Begin(Excluded{}, true)
+	k.FindPrompt(b, tenant)
+	r.request = k.complete(policies.Request{Model: m.Name, PromptTokens: b.PromptTokens(), Unsplittable: policies.Reason(b.Unsplittable), Objective: r.objective})
+	view, _, _ := k.view()
+	r.idle = float64(m.rooms.OnIdle(r.request, view).TTFT)
+	return r
+}
+
+// Ready reports whether engines have room for the request now. One call ends before the next begins.
+func (r *RoomFor) Ready() (ready bool) {
+	defer func() {
+		if recover() != nil { // what panics here does so again when the request's engines are chosen, where only that request fails
+			ready = true
+		}
+	}()
+	k := &r.selection
+	k.Begin(Excluded{}, true)
+	view, _, _ := k.view()
+	return k.m.rooms.Room(r.request, view)
+}
+
+// MaxWait is how long the request may wait, as policies.Objective.MaxWait has it.
+func (r *RoomFor) MaxWait(draw uint64) (wait time.Duration, bounded bool) {
+	seconds, bounded := r.objective.MaxWait(r.idle, draw)
+	return time.Duration(seconds * float64(time.Second)), bounded
+}
+
+// In is after how long engines are thought to have room for the request, as policies.Policy.RoomIn has it. No call of Ready may be under way.
+func (r *RoomFor) In() (after time.Duration) {
+	defer func() {
+		if recover() != nil { // as in Ready
+			after = 0
+		}
+	}()
+	k := &r.selection
+	k.Begin(Excluded{}, true)
+	view, _, _ := k.view()
+	return time.Duration(k.m.rooms.RoomIn(r.request, view) * float64(time.Second))
+}
+
+// End gives back what the request holds.
+func (r *RoomFor) End() {
+	if r != nil {
+		r.selection.ForgetPrompt()
+	}
+}

@@ -1,0 +1,168 @@
+package migration
+
+import (
+	"slices"
+	"time"
+
+	"pdrouter/router/fleet"
+	"pdrouter/router/tokens"
+)
+
+const (
+	// planEvery is how often it is looked for engines that have begun to serve.
+	planEvery = time.Second
+	// replicateEvery is how often it is looked for what conversations share, at most.
+	replicateEvery = 10 * time.Second
+	// replicatePart is what part of the time that may take.
+	replicatePart = 50
+)
+
+// plan says which moves there are to be that no engine's drain asks for, and returns when to look again.
+func (m *Mover) plan(s *Snapshot, now time.Time) (again time.Duration) {
+	again = time.Hour
+	if !s.Config.Migration.On() {
+		return again
+	}
+	if s.uses(ForWarmth) {
+		m.warm(s, now)
+		again = planEvery
+	} else {
+		m.arrivals = arrivals{}
+	}
+	if s.uses(ForReplica) {
+		again = min(again, m.lookForShared(s, now))
+	}
+	return again
+}
+
+// lookForShared looks for what conversations share, if it is time, and returns when to look again.
+func (m *Mover) lookForShared(s *Snapshot, now time.Time) (again time.Duration) {
+	m.mu.Lock()
+	again = m.lookAt.Sub(now)
+	m.mu.Unlock()
+	if again > 0 {
+		return again
+	}
+	m.forgetReplicas()
+	m.replicate(s, now)
+	again = max(replicateEvery, replicatePart*time.Since(now))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lookAt = now.Add(again)
+	return again
+}
+
+// forgetReplicas drops what waits since an earlier look: this one goes by what there is now.
+func (m *Mover) forgetReplicas() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for l, q := range m.lanes {
+		if l.reason == ForReplica {
+			q.waiting = nil
+		}
+	}
+}
+
+// kind are conversations that may share KV, and the role of the engines that computed their prompts.
+type kind struct {
+	model, asked, salt string
+	role               fleet.Role
+}
+
+// replicate has what many conversations begin with copied, where one engine alone has it and another is less busy.
+func (m *Mover) replicate(s *Snapshot, now time.Time) {
+	limits := &s.Config.Migration
+	for k, all := range m.beginnings(s, now) {
+		model := s.Fleet.Models[k.model]
+		engines := model.Decode
+		if k.role == fleet.Prefill {
+			engines = model.Prefill
+		}
+		var offers []offer
+		for _, sh := range sharedOf(all, limits.MinTokens) {
+			from := sh.onlyOneOf(engines)
+			if from == nil {
+				continue
+			}
+			to := lessBusy(s, engines, from.engine, now)
+			if to == nil {
+				continue
+			}
+			o := offer{c: sh.c, role: k.role, from: from.engine, run: from.run, to: to, tokens: sh.tokens}
+			// Of the conversations to come the two engines will have half each.
+			if o.worth = sh.n/2*model.ComputeSeconds(sh.tokens) - m.moveSeconds(model, sh.tokens); o.worth > 0 {
+				offers = append(offers, o)
+			}
+		}
+		room := limits.TokensPerSecond * int(replicateEvery/time.Second)
+		m.offer(s, ForReplica, choose(offers, room, apart()))
+	}
+}
+
+// apart returns a function that takes the offers that do not begin with one that was taken, nor one that was taken with them.
+func apart() func(*offer) bool {
+	var taken [][]uint32
+	return func(o *offer) bool {
+		ids := o.c.ids[:o.tokens]
+		for _, of := range taken {
+			if tokens.CommonPrefix(of, ids) == min(len(of), len(ids)) {
+				return false
+			}
+		}
+		taken = append(taken, ids)
+		return true
+	}
+}
+
+// moveSeconds is how long a move is thought to take, by those before.
+func (m *Mover) moveSeconds(model *fleet.Model, tokens int) float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.slower * model.MoveSeconds(tokens)
+}
+
+// beginnings returns the conversations that may share KV, by their kinds.
+func (m *Mover) beginnings(s *Snapshot, now time.Time) map[kind][]beginning {
+	out := map[kind][]beginning{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.known.latest() {
+		role := fleet.Decode
+		if c.at[fleet.Prefill].engine != nil {
+			role = fleet.Prefill
+		}
+		if s.Fleet.Models[c.model] == nil || now.Sub(c.turned) > s.Config.Migration.MaxIdle {
+			continue
+		}
+		b := beginning{c: c, tokens: c.tokensAt(role), n: decayed{1, c.begun}.at(now, s.Config.Migration.MaxIdle)}
+		for r, at := range c.at {
+			if s.has(at) {
+				b.held = append(b.held, held{at, c.tokensAt(fleet.Role(r))})
+			}
+		}
+		for _, h := range c.copies {
+			if s.has(h.place) {
+				b.held = append(b.held, h)
+			}
+		}
+		k := kind{c.model, c.asked, string(c.salt), role}
+		out[k] = append(out[k], b)
+	}
+	return out
+}
+
+// lessBusy returns the engine with the fewest requests of those that have fewer than the one that it is to read from; nil if there is none.
+func lessBusy(s *Snapshot, engines []*fleet.Engine, from *fleet.Engine, now time.Time) *fleet.Engine {
+	var to *fleet.Engine
+	for least := from.Requests(); least > 0; {
+		next := slices.IndexFunc(engines, func(e *fleet.Engine) bool {
+			return e.Requests() < least && e.Serves(now, *s.Config.Health.SlowStart) && s.Fleet.Reads(e, from)
+		})
+		if next < 0 {
+			break
+		}
+		to = engines[next]
+		least = to.Requests()
+	}
+	return to
+}

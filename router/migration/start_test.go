@@ -1,0 +1,74 @@
+package migration
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"pdrouter/router/config"
+	"pdrouter/router/fleet"
+)
+
+// moverOf returns a Mover with so many conversations that wait to leave an engine. They are kept if known is true.
+func moverOf(t *testing.T, n int, known bool) (m *Mover, e *fleet.Engine) {
+	t.Helper()
+	s := &Snapshot{Config: &config.Config{}, Fleet: &fleet.Fleet{}}
+	m = New(Parts{Log: slog.New(slog.DiscardHandler), Current: func() *Snapshot { return s }})
+	m.known.setLimit(1 << 20)
+	e = new(fleet.Engine)
+	for i := range n {
+		c := &conversation{ids: make([]uint32, 33)}
+		c.key[0], c.key[1], c.at[fleet.Decode] = uint64(i), 1, place{engine: e}
+		if known {
+			m.known.put("", c, nil)
+		}
+		m.addLocked(lane{reason: ForDrain, from: e}, task{c: c, role: fleet.Decode, tokens: 32})
+	}
+	return m, e
+}
+
+// TestStartLetsOthersIn: a request that ends does not wait until all conversations that wait are begun or dropped.
+func TestStartLetsOthersIn(t *testing.T) {
+	m, _ := moverOf(t, 400, false)
+	began, seen := make(chan struct{}), make(chan int, 1)
+	first := true
+	m.observe = func(Ended) {
+		if first {
+			first = false
+			close(began)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	go func() {
+		<-began
+		seen <- m.Stats().Waiting
+	}()
+	m.startDue(time.Now())
+	if n := <-seen; n == 0 {
+		t.Error("all were dropped before another could look")
+	}
+	if n := m.Stats().Waiting; n != 0 {
+		t.Errorf("%d wait still", n)
+	}
+}
+
+// TestUnableEngineIsRemembered: a run of an engine that has shown that its KV cannot be moved is asked once, whatever waits.
+func TestUnableEngineIsRemembered(t *testing.T) {
+	for _, why := range []Result{HybridCache, NoHandOff} {
+		m, e := moverOf(t, 4, true)
+		dropped := map[Result]int{}
+		m.observe = func(o Ended) { dropped[o.Result]++ }
+		l := lane{reason: ForDrain, from: e}
+		q := m.lanes[l]
+		w := q.waiting[0]
+		q.waiting, q.moving = q.waiting[1:], 1
+		m.ended(&driver{Mover: m, s: m.current(), c: w.c, role: w.role, queue: q, from: e, to: new(fleet.Engine)}, Ended{Result: why}, time.Now())
+		m.startDue(time.Now())
+		if dropped[why] != 4 || len(dropped) != 1 {
+			t.Errorf("%s: %v", why, dropped)
+		}
+		if _, unable := m.unable.Of(e).of(1); unable {
+			t.Errorf("%s: the next run is not asked", why)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package reclaim
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
+	"pdrouter/router/openai/jsonscan"
+)
+
+// Answered is called when a decode engine has answered a split request to its end. With vLLM's bidirectional_kv_xfer the engine then pins the
+// blocks of prompt and answer for minutes, so that the prefill engine of the next turn may read them. Nobody reads them here, so they are freed
+// by the message that such a reader would send, or counted as held. kv are the kv_transfer_params of the answer: without them nothing is pinned.
+// It does not block.
+func (r *Reclaimer) Answered(s *Snapshot, d *fleet.Engine, kv []byte) {
+	if kv == nil || !d.Origin.Connector.Traits().Reads {
+		return
+	}
+	p, ok := pinnedOf(s, d, kv)
+	if !ok {
+		return
+	}
+	if d.NotePins() {
+		r.log.Warn("engine pins the KV of what it has answered (bidirectional_kv_xfer)", "engine", d.Name)
+	}
+	why := p.cannotFree()
+	if why == CauseNone && !r.tasks.Try(s.Limits.Background, s.Timeouts.Cleanup, func(ctx context.Context) { r.unpin(ctx, &p) }) {
+		why = CauseBusy
+	}
+	if why != CauseNone {
+		r.stayPinned(&p, why)
+	}
+}
+
+// Streamed is Answered for a stream that has come to its end. Streams never have kv_transfer_params, so whether the engine pins is remembered for
+// its run, from an answer that is not streamed: a handshake's. Its message names the request as the gateway has, and is sent only after a later
+// request has completed: a stream that ends by a stop string ends at the engine's scheduler later than for its client, and the message for a
+// request that still runs would end the engine. tokens is the length of prompt and answer, estimated.
+func (r *Reclaimer) Streamed(s *Snapshot, d *fleet.Engine, model string, h *connector.Handoff, tokens int) {
+	if !d.Pins() {
+		return
+	}
+	p := pinned{
+		s: s, d: d, tokens: tokens, name: string(h.Shape.AppendEngineRequest(nil, h.Request)), streamed: true,
+		at: &connector.PrefillEndpoint{EngineID: d.ChannelReport().Run, TP: max(1, d.Origin.Entry.TensorParallel), PP: 1},
+	}
+	if why := p.cannotFree(); why != CauseNone {
+		r.stayPinned(&p, why)
+		return
+	}
+	of := r.streams.Of(d)
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	of.ended = append(of.ended, p)
+	if !of.running {
+		of.running = true
+		r.tasks.Go("what streams have pinned", func() { r.unpinStreams(of, model) })
+	}
+}
+
+// pinnedStreams is what an engine pins for streams that have ended. One goroutine frees all of it: streams are many, and each waits for a request
+// that comes later.
+type pinnedStreams struct {
+	mu      sync.Mutex
+	ended   []pinned // those that no later request is awaited for yet
+	running bool     // the goroutine
+}
+
+// unpinStreams frees what there is until there is nothing.
+func (r *Reclaimer) unpinStreams(of *pinnedStreams, model string) {
+	for {
+		of.mu.Lock()
+		all := of.ended
+		of.ended, of.running = nil, len(all) > 0
+		of.mu.Unlock()
+		if len(all) == 0 {
+			return
+		}
+		r.tasks.Recover("what streams have pinned", func() { r.unpinAll(all, model) })
+	}
+}
+
+// unpinAll frees what one engine pins for streams that have ended, once it has completed a later request.
+func (r *Reclaimer) unpinAll(all []pinned, model string) {
+	s := all[len(all)-1].s
+	ctx, cancel := context.WithTimeout(r.tasks.Context(), s.Timeouts.Cleanup)
+	defer cancel()
+	passed := r.wait(ctx, s, all[0].d, model, time.Now())
+	for i := range all {
+		if passed {
+			r.unpin(ctx, &all[i])
+		} else {
+			r.stayPinned(&all[i], CauseNoBarrier)
+		}
+	}
+}
+
+// pinned is what a decode engine pins for one request.
+type pinned struct {
+	s      *Snapshot
+	d      *fleet.Engine
+	at     *connector.PrefillEndpoint // of the run
+	name   string                     // the engine's own, of the request
+	tokens int
+
+	streamed bool // so the engine has not said any of this
+}
+
+// pinnedOf is what the params of an answer say is pinned. It reports false if that is nothing.
+func pinnedOf(s *Snapshot, d *fleet.Engine, kv []byte) (pinned, bool) {
+	said, ok := connector.ParseKVParams(kv)
+	at, located := connector.ParseEndpoint(kv)
+	if !ok || !located || !said.Pins || len(said.Request) == 0 {
+		return pinned{}, false
+	}
+	return pinned{s: s, d: d, at: at, name: string(jsonscan.Unescape(nil, said.Request)), tokens: connector.ParseHanded(kv).Tokens}, true
+}
+
+// cannotFree returns why what is pinned cannot be freed; CauseNone if it can.
+func (p *pinned) cannotFree() Cause {
+	switch {
+	case p.s.Agent == nil:
+		return CauseNoAgent
+	case !p.streamed:
+		return CauseNone
+	case !p.d.Origin.Entry.RequestIDRandomizationDisabled:
+		return CauseNames
+	case p.at.EngineID == "":
+		return CauseChannel
+	}
+	return CauseNone
+}
+
+// unpin frees what is pinned for a request that its engine has surely finished.
+func (r *Reclaimer) unpin(ctx context.Context, p *pinned) {
+	switch err := p.notify(ctx); {
+	case err == nil:
+		r.Leaks.reclaimed("answered", "notify_decode")
+	case !errors.Is(err, errMoved): // with the run its blocks are gone
+		r.log.Warn("notification", "engine", p.d.Name, "err", err)
+		r.stayPinned(p, CauseNotNotified)
+	}
+}
+
+// notify tells the engine's ranks that the blocks were read. Each frees its own by one message.
+func (p *pinned) notify(ctx context.Context) error {
+	to, err := ranksOf(ctx, p.s, p.d, p.at)
+	if err != nil {
+		return err
+	}
+	return p.s.Agent.Notify(ctx, to, p.name+":1", 1)
+}
+
+// stayPinned counts what the engine pins until it frees it by itself.
+func (r *Reclaimer) stayPinned(p *pinned, why Cause) {
+	block := cmp.Or(recordedBlock(p.s.Fleet.Records(p.d)...), defaultBlock)
+	blocks := (max(p.tokens, 1) + block - 1) / block
+	r.Leaks.Add(p.d, why, blocks, pinnedFor, time.Now())
+	r.log.Info("blocks stay pinned", "engine", p.d.Name, "blocks", blocks, "why", why.String())
+}
