@@ -1,6 +1,6 @@
 # The gateway's image. Build it with
 #   docker build --build-arg VERSION="$(git describe --always --dirty)" -t pdrouter .
-# or make image, which does the same. VERSION is what pdrouter version prints.
+# or make image, which does the same; make image-multiarch builds it for amd64 and arm64. VERSION is what pdrouter version prints.
 # The commands of the stages build and nixl are run by a test (cmd/pdrouter/image_test.go), which is why they name
 # no absolute path. The base images are named by tag and digest; make pin-images takes the digests of today.
 
@@ -26,9 +26,13 @@ RUN apt-get update \
 	&& rm -rf /var/lib/apt/lists/*
 COPY --from=nixl /nixl/.deps/nixl /opt/nixl
 COPY --from=build /src/pdrouter /usr/local/bin/pdrouter
+ARG VERSION=
+LABEL org.opencontainers.image.title="pdrouter" \
+	org.opencontainers.image.description="A gateway for LLM inference engines whose prefill and decode run on different engines" \
+	org.opencontainers.image.version="$VERSION"
 ENV PDROUTER_NIXL_LIB=/opt/nixl
 USER 65532:65532
-# Clients, agents, operations: the ports of the manifests in configs/kubernetes.
+# Clients, agents, operations: the ports of the Helm chart.
 EXPOSE 8080 8081 9090
 ENTRYPOINT ["/usr/local/bin/pdrouter", "serve"]
 CMD ["-c", "/etc/pdrouter/config/pdrouter.yaml"]
