@@ -1,9 +1,9 @@
-# make lists the targets. Everything that is installed goes into git-ignored .deps/, but for Debian's redis-server.
+# make lists the targets. Everything that is installed goes into git-ignored .deps/, but for Debian's redis-server and Chromium.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 WHEELS ?= bin
 PYTHON ?= python3
-.PHONY: help build image lib wheel demo test test-long check deps e2e-vllm e2e-vllm-plane bench measurements peers vram-bundle vllm-bundle sim mutants soak faults pin-images vuln clean
+.PHONY: help build image image-multiarch manifests lib wheel demo test test-long check deps e2e-vllm e2e-vllm-plane e2e-vllm-long e2e-page e2e-kube bench measurements peers vram-bundle vllm-bundle sim mutants soak faults pin-images vuln clean
 
 GOLANGCI := v2.15.0
 GO       ?= go
@@ -22,6 +22,14 @@ build: ## bin/pdrouter
 image: ## the image pdrouter:VERSION by docker; VERSION is git describe's
 	docker build --build-arg VERSION=$(VERSION) -t pdrouter:$(VERSION) .
 
+PLATFORMS ?= linux/amd64,linux/arm64
+IMAGE     ?= pdrouter
+image-multiarch: ## the image for PLATFORMS, pushed to IMAGE=REGISTRY/pdrouter, by docker buildx
+	docker buildx build --platform $(PLATFORMS) --build-arg VERSION=$(VERSION) -t $(IMAGE):$(VERSION) --push .
+
+manifests: ## render deploy/manifests from the Helm chart
+	$(GO) -C internal/kubetest test -count=1 -run '^TestManifestsAreUpToDate$$' . -update
+
 lib: ## bin/libpdkv.so with bin/pdkv.h: the KV plane as a C library
 	$(GO) build -buildmode=c-shared -o bin/libpdkv.so ./kvplane/capi
 	@rm -f bin/libpdkv.h
@@ -36,11 +44,12 @@ demo: ## a gateway and four engines on this machine, every answer compared
 test: deps ## all tests, but for long walks
 	$(call step,tests,$(GO) test -short -shuffle=on -p 5 -timeout 15m ./...)
 	$(call step,the vLLM connector's own tests,$(PYTHON) -B -m unittest discover -q -s kvplane/vllm/tests -t kvplane/vllm)
-	$(call step,kubernetes manifests,$(GO) -C internal/kubetest test -count=1 ./...)
+	$(call step,Helm chart and manifests,$(GO) -C internal/kubetest test -count=1 ./...)
 
-test-long: deps ## all tests with the race detector, then the long walks without it: 1,000 traces, each mutant
-	$(call step,tests with the race detector,$(GO) test -race -shuffle=on -p 5 -timeout 20m ./...)
+test-long: deps ## all tests with the race detector, then the long walks without it: 1,000 traces, each mutant, 10,000 conversations that move
+	$(call step,tests with the race detector,$(GO) test -race -shuffle=on -p 5 -timeout 40m ./...)
 	$(call step,long walks,env KVPLANE_SEEDS=all $(GO) test -count=1 -run '^(TestSimulator.*|TestMutants)$$' ./kvplane/agent)
+	$(call step,conversations that move,env CONVERSATIONS=10000 $(GO) test -count=1 -run '^TestMovedConversationsEqual$$' ./router)
 
 check: .deps/golangci-lint-$(GOLANGCI) ## gofmt, go vet, golangci-lint, a build without cgo
 	$(call step,gofmt,.ci/gofmt)
@@ -48,10 +57,11 @@ check: .deps/golangci-lint-$(GOLANGCI) ## gofmt, go vet, golangci-lint, a build 
 	$(call step,golangci-lint,.deps/golangci-lint-$(GOLANGCI) run)
 	$(call step,build without cgo,env CGO_ENABLED=0 $(GO) build $(VCS) -o bin/pdrouter ./cmd/pdrouter)
 
-deps: ## install what the tests need: NIXL, redis-server, the openai client, SGLang's router
+deps: ## install what the tests need: NIXL, redis-server, promtool, the openai client, SGLang's router
 	$(call step,python3,internal/deps/python.sh)
 	$(call step,NIXL wheel,internal/deps/nixl.sh)
 	$(call step,redis-server,internal/deps/redis.sh)
+	$(call step,promtool,internal/deps/promtool.sh)
 	$(call step,openai client,internal/deps/openai.sh)
 	$(call step,SGLang router,internal/deps/sglang.sh)
 
@@ -65,6 +75,20 @@ e2e-vllm-plane: ## vLLM (CPU build) on pdrouter's own plane
 	$(call step,python3,internal/deps/python.sh)
 	$(call step,vLLM,internal/deps/vllm.sh)
 	$(call step,the plane inside vLLM end to end,.ci/failed $(GO) test -tags e2e -run TestVLLMPlane -count=1 -v -timeout 28m ./internal/e2e/)
+
+e2e-vllm-long: ## vLLM (CPU build): prompts of 30,000 tokens, three engines of either role under the policy cost; not in CI
+	$(call step,python3,internal/deps/python.sh)
+	$(call step,NIXL wheel,internal/deps/nixl.sh)
+	$(call step,vLLM,internal/deps/vllm.sh)
+	$(call step,long prompts and three engines,.ci/failed $(GO) test -tags e2e -run 'TestVLLM(LongPrompts|EitherRole)' -count=1 -v -timeout 40m ./internal/e2e/)
+
+e2e-page: ## the page at /ui in Chromium, in front of a fleet of processes
+	$(call step,chromium,internal/deps/chromium.sh)
+	$(call step,the page in a browser,$(GO) -C internal/uitest test -count=1 -timeout 4m ./...)
+
+e2e-kube: ## pods of a real kube-apiserver behind pdrouter: rollouts, deletions, an API server that dies
+	$(call step,kube-apiserver and etcd,internal/deps/kube.sh)
+	$(call step,Kubernetes end to end,.ci/failed $(GO) test -tags e2e -run '^TestKubernetes$$' -count=1 -v -timeout 10m ./cmd/pdrouter/)
 
 bench: build ## measure the gateway beside a baseline proxy and the plane beside this machine, in one run
 	bin/pdrouter bench
