@@ -68,7 +68,7 @@ func TestMovesGoByTheIndex(t *testing.T) {
 			if got := m.results(); got[row.want] != 1 || len(got) != 1 {
 				t.Fatalf("moves: %v; want one of %s", got, row.want)
 			}
-			if got := m.moves[0].Tokens; row.tokens > 0 && got != row.tokens || row.tokens == 0 && row.want == migration.Moved && got < len(ids)-2*16 {
+			if got := m.ended()[0].Tokens; row.tokens > 0 && got != row.tokens || row.tokens == 0 && row.want == migration.Moved && got < len(ids)-2*16 {
 				t.Errorf("%d of %d tokens were moved", got, len(ids))
 			}
 			m.freed(0)

@@ -39,7 +39,9 @@ func TestSharedPromptIsReplicated(t *testing.T) {
 	m.configureWith(all)
 	m.quiet()
 	holder.AddInFlight(-1)
-	if got := m.results(); got[migration.Moved] != 1 || got[migration.Moved]+got[migration.AlreadyThere] != len(m.moves) { // a look while it is moved finds it again
+	got := m.results()
+	delete(got, migration.AlreadyThere) // a look while it is moved finds it again
+	if got[migration.Moved] != 1 || len(got) != 1 {
 		t.Errorf("moves: %v", got)
 	}
 

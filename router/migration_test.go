@@ -92,12 +92,17 @@ func newMoversBy(t *testing.T, planner fleet.Planner, decodes int, change func(*
 	return m
 }
 
-// results counts the moves that were or were not, by what became of them.
-func (m *movers) results() map[migration.Result]int {
+// ended are the moves that were or were not, as far as they are over.
+func (m *movers) ended() []migration.Ended {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return slices.Clone(m.moves)
+}
+
+// results counts the moves that are over by what became of them.
+func (m *movers) results() map[migration.Result]int {
 	out := map[migration.Result]int{}
-	for _, e := range m.moves {
+	for _, e := range m.ended() {
 		out[e.Result]++
 	}
 	return out

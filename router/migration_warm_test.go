@@ -47,10 +47,8 @@ func (m *movers) configureWith(decode []config.Engine) {
 
 // moved counts the moves with a result for a reason, and their targets.
 func (m *movers) moved(why migration.Reason, what migration.Result) map[string]int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	to := map[string]int{}
-	for _, e := range m.moves {
+	for _, e := range m.ended() {
 		if e.Reason == why && e.Result == what {
 			to[e.To]++
 		}
@@ -118,7 +116,7 @@ func TestWarmedEngineDrains(t *testing.T) {
 	}
 	m.drain("decode-2")
 	away := 0
-	for _, e := range m.moves {
+	for _, e := range m.ended() {
 		if e.Reason == migration.ForDrain && e.Result == migration.Moved && e.From == "decode-2" {
 			away++
 		}

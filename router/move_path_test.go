@@ -310,7 +310,7 @@ func TestOneMoveInATurn(t *testing.T) {
 	for turn := 1; turn <= 3; turn++ {
 		m.turn(c, 8)
 		if got := m.results()[migration.Moved]; got != turn {
-			t.Fatalf("%d moves in %d turns: %v", got, turn, m.moves)
+			t.Fatalf("%d moves in %d turns: %v", got, turn, m.ended())
 		}
 		c.say("and then?")
 	}
