@@ -190,6 +190,19 @@ func SameLayout(x, y Layout) bool {
 // divides reports whether one of two positive numbers divides the other.
 func divides(a, b int) bool { return a > 0 && b > 0 && (a%b == 0 || b%a == 0) }
 
+// TokenBytes is how many bytes the KV of one token takes on all ranks of an engine, given their records; 0 if these do not say.
+func TokenBytes(ranks []Record) (bytes float64) {
+	for i := range ranks {
+		l := &ranks[i].Layout
+		for _, r := range l.Regions {
+			if tokens := r.Blocks * kernel(*l); tokens > 0 {
+				bytes += float64(r.Length) / float64(tokens)
+			}
+		}
+	}
+	return bytes
+}
+
 // kernel returns the tokens of a kernel block.
 func kernel(l Layout) int { return l.BlockTokens / max(l.Physical, 1) }
 

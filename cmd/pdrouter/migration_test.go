@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"strings"
@@ -19,8 +20,8 @@ import (
 func movingFleet(t *testing.T, ctx context.Context, ranks ...int) (f *demo.Fleet, must func(error), drain func(engine string)) {
 	t.Helper()
 	f, take, must := bareFleet(t, 3+2*len(ranks)+1)
-	clients, agents, operations, alone := take(), take(), take(), take()
-	f.Client, f.Operations, f.Alone = "http://"+clients, "http://"+operations, "http://"+alone
+	clients, agents, operations := take(), take(), take()
+	f.Client, f.Operations = "http://"+clients, "http://"+operations
 	for i, tp := range ranks {
 		f.Engines = append(f.Engines, demo.Engine{Name: fmt.Sprint("engine-", i), Role: "both", TP: tp, Address: take(), Control: take()})
 	}
@@ -32,7 +33,7 @@ func movingFleet(t *testing.T, ctx context.Context, ranks ...int) (f *demo.Fleet
 	for _, e := range f.Engines {
 		must(f.StartEngine(e, agents, "--transport", "tcp"))
 	}
-	must(f.Start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demo.Model, "--listen", alone))
+	must(f.StartAlone(take()))
 	must(f.Wait(ctx))
 	return f, must, func(engine string) {
 		must(os.WriteFile(f.Path("pdrouter.yaml"), []byte(strings.Replace(config, "{name: "+engine+",", "{name: "+engine+", drain: true,", 1)), 0o600))
@@ -72,21 +73,26 @@ func TestMovesOnThePlane(t *testing.T) {
 		gone = "engine-1"
 	}
 	drain(gone)
-	moved := func() (n int) {
+	counter := func(series string) (n float64) {
 		resp, err := http.Get(f.Operations + "/metrics")
 		must(err)
 		defer resp.Body.Close()
 		b, err := io.ReadAll(resp.Body)
 		must(err)
-		_, of, _ := strings.Cut(string(b), `pdrouter_migrations_total{reason="drain",result="moved"} `)
+		_, of, _ := strings.Cut(string(b), series+" ")
 		_, _ = fmt.Sscan(of, &n)
 		return n
 	}
+	moved := func() int { return int(counter(`pdrouter_migrations_total{reason="drain",result="moved"}`)) }
 	for moved() != count[gone] {
 		if ctx.Err() != nil {
 			t.Fatalf("%d of %d conversations are moved", moved(), count[gone])
 		}
 		time.Sleep(20 * time.Millisecond)
+	}
+	tokens, bytes := counter(`pdrouter_migrated_tokens_total{reason="drain"}`), counter(`pdrouter_migrated_bytes_total{reason="drain"}`)
+	if each := bytes / max(tokens, 1); each < 1 || each != math.Trunc(each) {
+		t.Errorf("%v bytes of %v tokens were moved", bytes, tokens)
 	}
 	for n := range prompts {
 		if at[n] != gone {

@@ -65,7 +65,11 @@ func TestStockVLLMMoves(t *testing.T) {
 		return n - was
 	}
 	moved, computed := source("external_kv_transfer"), source("local_compute")
-	t.Logf("%d conversations are moved: %v tokens read, %v computed", len(gone), moved, computed)
+	bytes, _ := scrape(t, g.operations).sum("pdrouter_migrated_bytes_total")
+	t.Logf("%d conversations are moved: %v tokens read, %v computed, %v bytes", len(gone), moved, computed, bytes)
+	if bytes == 0 {
+		t.Error("the gateway counts no bytes of moves")
+	}
 	if computed > float64(len(gone)) { // the last token of a prompt may be counted as computed
 		t.Errorf("%v tokens of what is moved were computed", computed)
 	}

@@ -22,26 +22,26 @@ import (
 type metrics struct {
 	registry *telemetry.Registry
 
-	requests                   *prometheus.CounterVec   // model, route, outcome, status
-	decisions                  *prometheus.CounterVec   // model, reason
-	shadow                     *prometheus.CounterVec   // model, result
-	attempts                   *prometheus.CounterVec   // model
-	pairs                      *prometheus.CounterVec   // model, prefill, decode, outcome
-	phases                     *prometheus.HistogramVec // model, phase
-	ttft                       *prometheus.HistogramVec // model, role, engine
-	tokens                     *prometheus.CounterVec   // model, kind
-	predicted                  *prometheus.CounterVec   // model, by
-	counted                    *prometheus.CounterVec   // model, by
-	mispredicted               *prometheus.CounterVec   // model, by
-	tokenIDs, firstTokens      *prometheus.CounterVec   // model, result
-	transferParams             *prometheus.CounterVec   // model
-	continuations              *prometheus.CounterVec   // model, result
-	refusals                   *prometheus.CounterVec   // status, reason
-	agentRefusals              *prometheus.CounterVec   // status, reason
-	adminRequests              *prometheus.CounterVec   // action, status
-	migrations, migratedTokens *prometheus.CounterVec
-	migrationTimes             *prometheus.HistogramVec
-	migrationGains             *prometheus.CounterVec
+	requests                                  *prometheus.CounterVec   // model, route, outcome, status
+	decisions                                 *prometheus.CounterVec   // model, reason
+	shadow                                    *prometheus.CounterVec   // model, result
+	attempts                                  *prometheus.CounterVec   // model
+	pairs                                     *prometheus.CounterVec   // model, prefill, decode, outcome
+	phases                                    *prometheus.HistogramVec // model, phase
+	ttft                                      *prometheus.HistogramVec // model, role, engine
+	tokens                                    *prometheus.CounterVec   // model, kind
+	predicted                                 *prometheus.CounterVec   // model, by
+	counted                                   *prometheus.CounterVec   // model, by
+	mispredicted                              *prometheus.CounterVec   // model, by
+	tokenIDs, firstTokens                     *prometheus.CounterVec   // model, result
+	transferParams                            *prometheus.CounterVec   // model
+	continuations                             *prometheus.CounterVec   // model, result
+	refusals                                  *prometheus.CounterVec   // status, reason
+	agentRefusals                             *prometheus.CounterVec   // status, reason
+	adminRequests                             *prometheus.CounterVec   // action, status
+	migrations, migratedTokens, migratedBytes *prometheus.CounterVec
+	migrationTimes                            *prometheus.HistogramVec
+	migrationGains                            *prometheus.CounterVec
 
 	models sync.Map // of *modelSeries, by name
 
@@ -160,7 +160,7 @@ func newMetrics(version, commit string) *metrics {
 		agentRefusals:  r.Counter("pdrouter_agent_refusals_total"),
 		adminRequests:  r.Counter("pdrouter_admin_requests_total"),
 		migrations:     r.Counter("pdrouter_migrations_total"),
-		migratedTokens: r.Counter("pdrouter_migrated_tokens_total"),
+		migratedTokens: r.Counter("pdrouter_migrated_tokens_total"), migratedBytes: r.Counter("pdrouter_migrated_bytes_total"),
 		migrationTimes: r.Histogram("pdrouter_migration_seconds"),
 		migrationGains: r.Counter("pdrouter_migration_gained_seconds_total"),
 	}
@@ -234,6 +234,7 @@ func (m *metrics) moved(e migration.Ended) {
 	m.migrations.WithLabelValues(e.Reason.String(), e.Result.String()).Inc()
 	if e.Result == migration.Moved {
 		m.migratedTokens.WithLabelValues(e.Reason.String()).Add(float64(e.Tokens))
+		m.migratedBytes.WithLabelValues(e.Reason.String()).Add(e.Bytes)
 		m.migrationTimes.WithLabelValues(e.Reason.String()).Observe(e.Took.Seconds())
 	}
 	if e.Reason == migration.ForRoute {

@@ -108,7 +108,7 @@ func allMetrics(t *testing.T) *metrics {
 	m := newMetrics("v1", "abcdef0")
 	m.observe(report.Summary{TokenIDs: report.TokensForwarded, FirstToken: firsttoken.Prefill, Shadow: &report.Shadow{Result: "same"}, Model: "m", Route: "/v1/completions", Status: 200, Outcome: dispatch.Completed, Reason: "split", Prefill: "p",
 		Decode: "d", Attempts: 1, Continued: 1, Removed: true, Phases: report.Phases{FirstToken: 1, Total: 1}})
-	m.moved(migration.Ended{Reason: migration.ForRoute, Result: migration.Moved, Tokens: 1, Took: time.Second})
+	m.moved(migration.Ended{Reason: migration.ForRoute, Result: migration.Moved, Tokens: 1, Bytes: 640, Took: time.Second})
 	m.refused(404, "unknown_model")
 	m.refusedAgent(403, "bad_signature")
 

@@ -47,6 +47,7 @@ func (m *metrics) expectMigrations() {
 			m.migrations.WithLabelValues(r.String(), result.String())
 		}
 		m.migratedTokens.WithLabelValues(r.String())
+		m.migratedBytes.WithLabelValues(r.String())
 		m.migrationTimes.WithLabelValues(r.String())
 	}
 	for _, kind := range []string{"predicted", "measured", "lost"} {

@@ -40,7 +40,7 @@ func Packages() map[string]Package {
 		"router/reclaim":   {Ours: []string{"internal/background", "metadata", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/leg", "router/monitor", "router/openai", "router/openai/jsonscan", "router/upstream"}},
 		"router/handshake": {Ours: []string{"internal/background", "metadata", "metadata/handshake", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/kvtransfer", "router/kvwatch", "router/leg", "router/monitor", "router/openai", "router/reason", "router/reclaim", "router/upstream"}},
 		// Conversations' KV moved from an engine to another before it is needed there.
-		"router/migration":  {Ours: []string{"internal/background", "policies", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/kvtransfer", "router/leg", "router/openai", "router/openai/jsonscan", "router/reason", "router/reclaim", "router/tokens", "router/upstream"}},
+		"router/migration":  {Ours: []string{"internal/background", "metadata", "policies", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/kvtransfer", "router/leg", "router/openai", "router/openai/jsonscan", "router/reason", "router/reclaim", "router/tokens", "router/upstream"}},
 		"router/kvtransfer": {Ours: []string{"internal/background", "kvplane/control", "kvplane/ticket", "kvplane/transfer", "router/config", "router/connector", "router/fleet", "router/reason"}},
 		"router/firsttoken": {Ours: []string{"router/connector", "router/openai"}},       // whether a client may get prefill's token; pure
 		"router/tokens":     {Ours: []string{"router/openai", "router/openai/jsonscan"}}, // token ids of prompts, by their messages
@@ -225,6 +225,7 @@ func Packages() map[string]Package {
 		"internal/background": {},
 		"internal/disconnect": {Outside: []string{"golang.org/x/sys"}}, // epoll
 		"internal/gather":     {},
+		"internal/racetest":   {},                                              // for tests alone: whether they run with the race detector
 		"internal/golden":     {Outside: []string{"github.com/google/go-cmp"}}, // for tests alone: files that they compare with
 		"internal/refusal":    {},                                              // a leaf: how every listener but the clients' refuses
 		"internal/httpsyntax": {},                                              // a leaf: tokens, header fields, lengths

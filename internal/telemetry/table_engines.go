@@ -81,6 +81,10 @@ func engines() []Subject {
 					Help: "Tokens whose KV was moved.",
 				},
 				{
+					Name: "pdrouter_migrated_bytes_total", Kind: Counter, Unit: "bytes", Labels: []string{"reason"},
+					Help: "KV that was moved, by what it takes on all ranks of the target. Only of engines that say how large their blocks are.",
+				},
+				{
 					Name: "pdrouter_migration_seconds", Kind: Histogram, Unit: "seconds", Labels: []string{"reason"},
 					Help: "Duration of the moves that succeeded.",
 				},

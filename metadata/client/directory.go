@@ -192,9 +192,8 @@ func (d *Directory) landed(f *flight, engine string, recs []metadata.Record, som
 	}
 }
 
-// refusedFor is how long an engine that the gateway refuses is not asked for again, unless something is told meanwhile. It is short: what a gateway
-// permits goes by its configuration, which nobody tells of, and of several gateways one may know a new engine a little later than another, which has had
-// its peers ask for it.
+// refusedFor is how long an engine that the gateway refuses is not asked for again, unless news of it comes. It is short: a gateway permits what its
+// configuration names, and of several gateways one may learn of a new engine later than another.
 const refusedFor = 2 * time.Second
 
 func newHeldPeer(generation uint64, recs []metadata.Record, sure bool) *heldPeer {

@@ -85,6 +85,7 @@ func (v values) layout() metadata.Layout {
 	}
 	v.get("block_size", &l.BlockTokens)
 	v.get("physical_blocks_per_logical_kv_block", &l.Physical)
+	l.BlockTokens *= max(1, l.Physical) // vLLM's block_size is that of its kernel's blocks
 	var kinds []string
 	if v.get("region_mem_types", &kinds) && len(kinds) > 0 {
 		l.MemoryType = strings.ToLower(kinds[0])

@@ -81,6 +81,20 @@ func TestLenient(t *testing.T) {
 	}
 }
 
+// TestBlocksOfKernels: an engine whose kernel has smaller blocks than its cache tells of the kernel's, and how many of them a block has.
+func TestBlocksOfKernels(t *testing.T) {
+	rec, err := parse(payload("digest", map[string]any{
+		"engine_id": "id", "agent_metadata": []byte("agent"), "kv_caches_base_addr": []uint64{4096, 8192}, "num_blocks": 40,
+		"block_lens": []int{640, 640}, "kv_cache_layout": "NHD", "block_size": 64, "physical_blocks_per_logical_kv_block": 4,
+	}))
+	if err != nil || rec.Layout.BlockTokens != 256 || rec.Layout.Physical != 4 {
+		t.Fatalf("%v, layout %+v; want blocks of 256 tokens", err, rec.Layout)
+	}
+	if got := metadata.TokenBytes([]metadata.Record{rec, rec}); got != 40 { // two ranks, two regions, 640 bytes for 64 tokens
+		t.Errorf("a token takes %v bytes; want 40", got)
+	}
+}
+
 // FuzzAnswer: whatever an engine answers, it is refused or gives a record within the bounds.
 func FuzzAnswer(f *testing.F) {
 	for _, b := range recorded(f) {

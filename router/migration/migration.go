@@ -49,7 +49,8 @@ type Parts struct {
 type Ended struct {
 	Reason   Reason
 	Result   Result
-	Tokens   int // that were moved, or would have been
+	Tokens   int     // that were moved, or would have been
+	Bytes    float64 // that KV takes on the target's ranks; 0 if nothing was moved, or the target does not say
 	Took     time.Duration
 	From, To string // engines; To is "" if none was found
 	// Of ForRoute: what the move was predicted to take, and what it may take until the request does as well without it.

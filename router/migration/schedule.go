@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdrouter/internal/background"
+	"pdrouter/metadata"
 	"pdrouter/router/fleet"
 )
 
@@ -195,6 +196,7 @@ func (m *Mover) ended(dr *driver, out Ended, begun time.Time) {
 		}
 	}
 	if out.Result == Moved {
+		out.Bytes = metadata.TokenBytes(dr.s.Fleet.Records(dr.to)) * float64(out.Tokens)
 		model := dr.s.Fleet.Models[dr.c.model]
 		m.slower += (out.Took.Seconds()/model.MoveSeconds(out.Tokens) - m.slower) / 8
 	}

@@ -295,5 +295,5 @@ func recordedBlock(recs ...metadata.Record) int {
 	if len(recs) == 0 {
 		return 0
 	}
-	return recs[0].Layout.BlockTokens * max(1, recs[0].Layout.Physical)
+	return recs[0].Layout.BlockTokens
 }
