@@ -3,12 +3,12 @@ package policies
 import (
 	"fmt"
 	"math/rand/v2"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pdrouter/internal/racetest"
 )
 
 // plainPolicy has one rule for all, with the same picker for both roles.
@@ -431,7 +431,7 @@ func bigFleet(n int) Fleet {
 // skipRaced skips a test that counts allocations under the race detector: pools forget, by chance, some of what is given back to them.
 func skipRaced(t *testing.T) {
 	t.Helper()
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if racetest.Enabled() {
 		t.Skip("under the race detector")
 	}
 }

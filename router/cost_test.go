@@ -8,12 +8,12 @@ import (
 	"net"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"pdrouter/internal/racetest"
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/config"
@@ -243,7 +243,7 @@ func TestAllocationsPerRequest(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ask := costClient(t, c.connector, c.stream, c.size)
 			most := c.most
-			if raceDetector() {
+			if racetest.Enabled() {
 				most = cost{c.raced, math.Inf(1)}
 			}
 			n := 100
@@ -262,11 +262,6 @@ func TestAllocationsPerRequest(t *testing.T) {
 			}
 		})
 	}
-}
-
-func raceDetector() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 func BenchmarkRequest(b *testing.B) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/racetest"
 	"pdrouter/internal/routertest"
 	"pdrouter/policies"
 	"pdrouter/router"
@@ -157,7 +158,7 @@ func TestAllocationsByPrefix(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ask := costClient(t, c.connector, c.stream, c.size, byPrefix(t))
 			most := c.most
-			if raceDetector() {
+			if racetest.Enabled() {
 				most = cost{c.raced, math.Inf(1)}
 			}
 			got := costOf(20, ask)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/racetest"
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/config"
@@ -114,7 +115,7 @@ func heldChunk(token int) []byte {
 // What one event costs is paid for every token of every client. A change that allocates for it says so here.
 func TestAllocationsPerEvent(t *testing.T) {
 	want := 0.0
-	if raceDetector() {
+	if racetest.Enabled() {
 		want = 3 // it has pools forget some of what they keep
 	}
 	engine, client := heldStream(t)

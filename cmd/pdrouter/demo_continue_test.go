@@ -29,8 +29,8 @@ const longAnswer = 150
 func startBroken(t *testing.T, ctx context.Context, after string) *demo.Fleet {
 	t.Helper()
 	f, take, must := bareFleet(t, 3+2*3+1)
-	clients, agents, operations, alone := take(), take(), take(), take()
-	f.Client, f.Operations, f.Alone = "http://"+clients, "http://"+operations, "http://"+alone
+	clients, agents, operations := take(), take(), take()
+	f.Client, f.Operations = "http://"+clients, "http://"+operations
 	for _, e := range []demo.Engine{{Name: "prefill-0", Role: "prefill", TP: 2}, {Name: "decode-0", Role: "decode", TP: 1}, {Name: "decode-1", Role: "decode", TP: 2}} {
 		e.Address, e.Control = take(), take()
 		f.Engines = append(f.Engines, e)
@@ -50,7 +50,7 @@ func startBroken(t *testing.T, ctx context.Context, after string) *demo.Fleet {
 		}
 		must(f.StartEngine(e, agents, "--transport", "tcp", "--decode-us-per-step", fmt.Sprint(cost)))
 	}
-	must(f.Start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demo.Model, "--listen", alone))
+	must(f.StartAlone(take()))
 	must(f.Wait(ctx))
 	served, asked := map[string]bool{}, 0
 	until(t, "both decode engines serve what prefill has read", func() bool {

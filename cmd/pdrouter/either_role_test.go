@@ -26,8 +26,8 @@ func eitherRole(t *testing.T, policy string, least int) {
 	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer stop()
 	f, take, must := bareFleet(t, 3+2*3+1)
-	clients, agents, operations, alone := take(), take(), take(), take()
-	f.Client, f.Operations, f.Alone = "http://"+clients, "http://"+operations, "http://"+alone
+	clients, agents, operations := take(), take(), take()
+	f.Client, f.Operations = "http://"+clients, "http://"+operations
 	for i, tp := range []int{1, 2, 1} {
 		e := demo.Engine{Name: fmt.Sprint("engine-", i), Role: "both", TP: tp, Address: take(), Control: take()}
 		f.Engines = append(f.Engines, e)
@@ -39,7 +39,7 @@ func eitherRole(t *testing.T, policy string, least int) {
 	for _, e := range f.Engines {
 		must(f.StartEngine(e, agents, "--transport", "tcp", "--decode-us-per-step", "2000", "--prefill-us-per-token", "200"))
 	}
-	must(f.Start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demo.Model, "--listen", alone))
+	must(f.StartAlone(take()))
 	must(f.Wait(ctx))
 
 	body := func(n int) string {

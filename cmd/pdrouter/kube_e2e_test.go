@@ -44,6 +44,17 @@ type kubeFleet struct {
 	pairs         map[string]int // requests by «prefill decode»
 }
 
+func newKubeFleet(t *testing.T, c *cluster, f *demo.Fleet) *kubeFleet {
+	return &kubeFleet{Fleet: f, t: t, c: c, started: map[string]*proc.Process{}, labels: map[string]map[string]string{}, pairs: map[string]int{}}
+}
+
+// discovering is the configuration with a workload's pods in place of the engines that it lists.
+func (k *kubeFleet) discovering(config, workload string) string {
+	from := fmt.Sprintf("{kubernetes: {preset: pdrouter, workload: %s, ports: [%s], kubeconfig: %q}, control: \"http://{host}:%s\"}", workload, k.port, k.c.kubeconfig, k.control)
+	begin, end := strings.Index(config, "  prefill:\n"), strings.Index(config, "policy:")
+	return config[:begin] + "  prefill_from: " + from + "\n  decode_from: " + from + "\n" + config[end:]
+}
+
 const kubeModel = "tiny"
 
 const kubeBody = `{"model":"` + demo.Model + `","prompt":"one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty","max_tokens":4}`
@@ -64,7 +75,7 @@ func TestKubernetes(t *testing.T) {
 	}
 	c := startCluster(t)
 	f, take, must := bareFleet(t, 8)
-	k := &kubeFleet{Fleet: f, t: t, c: c, started: map[string]*proc.Process{}, labels: map[string]map[string]string{}, pairs: map[string]int{}}
+	k := newKubeFleet(t, c, f)
 	clients, agents, operations := take(), take(), take()
 	k.agents, k.port, k.control = agents, portOf(t, take()), portOf(t, take())
 	f.Client, f.Operations = "http://"+clients, "http://"+operations
@@ -76,15 +87,10 @@ func TestKubernetes(t *testing.T) {
 		k.labels[name] = map[string]string{"pdrouter.dev/role": role, "pdrouter.dev/model": kubeModel, "pdrouter.dev/revision": name[1:2]}
 	}
 	must(f.WriteKeys())
-	config := f.Config(clients, agents, operations)
-	from := fmt.Sprintf("{kubernetes: {preset: pdrouter, workload: %s, ports: [%s], kubeconfig: %q}, control: \"http://{host}:%s\"}", kubeModel, k.port, c.kubeconfig, k.control)
-	begin, end := strings.Index(config, "  prefill:\n"), strings.Index(config, "policy:")
-	config = config[:begin] + "  prefill_from: " + from + "\n  decode_from: " + from + "\n" + config[end:]
+	config := k.discovering(f.Config(clients, agents, operations), kubeModel)
 	must(os.WriteFile(f.Path("pdrouter.yaml"), []byte(config), 0o600))
 	must(f.Start("gateway", "serve", "-c", f.Path("pdrouter.yaml")))
-	alone := take()
-	f.Alone = "http://" + alone
-	must(f.Start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demo.Model, "--listen", alone))
+	must(f.StartAlone(take()))
 	until(t, "the engine alone answers", func() bool { return f.Fetch(t.Context(), f.Alone+"/health", nil) == nil })
 	var err error
 	_, k.want, err = complete(f.Alone, kubeBody)

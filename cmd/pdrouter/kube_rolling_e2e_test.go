@@ -100,7 +100,7 @@ type deployment struct {
 // is ready before the old one is told to end. No request fails, and no block is left.
 func rollEverything(t *testing.T, c *cluster) {
 	bare, take, must := bareFleet(t, 3+4*3)
-	d := &deployment{kubeFleet: &kubeFleet{Fleet: bare, t: t, c: c, started: map[string]*proc.Process{}, labels: map[string]map[string]string{}, pairs: map[string]int{}}}
+	d := &deployment{kubeFleet: newKubeFleet(t, c, bare)}
 	d.port, d.control = portOf(t, take()), portOf(t, take())
 	const workload = "rolled"
 	for i, name := range []string{"roll-p1", "roll-p2", "roll-d1", "roll-d2", "roll-p3", "roll-p4", "roll-d3", "roll-d4"} {
@@ -114,18 +114,14 @@ func rollEverything(t *testing.T, c *cluster) {
 	d.agentsAt = newService(t, func(r *replica) string { return r.agents })
 	d.agents, d.Client = d.agentsAt.address(), "http://"+d.clients.address()
 	redis := redistest.Start(t)
-	from := fmt.Sprintf("{kubernetes: {preset: pdrouter, workload: %s, ports: [%s], kubeconfig: %q}, control: \"http://{host}:%s\"}", workload, d.port, c.kubeconfig, d.control)
-	config := d.Config("CLIENTS", "AGENTS", "OPERATIONS") + fmt.Sprintf("metadata: {store: redis, redis: {address: %q}}\n", redis.Address())
-	begin, end := strings.Index(config, "  prefill:\n"), strings.Index(config, "policy:")
-	config = config[:begin] + "  prefill_from: " + from + "\n  decode_from: " + from + "\n" + config[end:]
+	config := d.discovering(d.Config("CLIENTS", "AGENTS", "OPERATIONS")+fmt.Sprintf("metadata: {store: redis, redis: {address: %q}}\n", redis.Address()), workload)
 	d.config = strings.Replace(config, "pre_stop_delay: 1ms", "pre_stop_delay: 1s", 1)
 
-	alone := take()
-	must(d.Start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demo.Model, "--listen", alone))
-	until(t, "the engine alone answers", func() bool { return d.Fetch(t.Context(), "http://"+alone+"/health", nil) == nil })
+	must(d.StartAlone(take()))
+	until(t, "the engine alone answers", func() bool { return d.Fetch(t.Context(), d.Alone+"/health", nil) == nil })
 	load := &rolling{t: t, body: strings.TrimSuffix(kubeBody, "}") + `,"ignore_eos":true}`}
 	var err error
-	_, load.want, err = complete("http://"+alone, load.body)
+	_, load.want, err = complete(d.Alone, load.body)
 	must(err)
 
 	addresses := func() [3]string { return [3]string{take(), take(), take()} }

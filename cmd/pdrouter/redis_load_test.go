@@ -47,9 +47,7 @@ func startShared(t *testing.T, redis string) *sharedFleet {
 	for i, e := range f.Engines {
 		must(f.StartEngine(e, agents[i%2], "--transport", "tcp"))
 	}
-	alone := take()
-	f.Alone = "http://" + alone
-	must(f.Start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", demo.Model, "--listen", alone))
+	must(f.StartAlone(take()))
 	f.known(t)
 	f.asks = demo.Asks()
 	for _, ask := range f.asks {

@@ -83,9 +83,7 @@ func StartFleet(ctx context.Context, dir, transport string, more ...string) (*Fl
 			return f, err
 		}
 	}
-	alone := take()
-	f.Alone = "http://" + alone
-	if err := f.Start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", Model, "--listen", alone); err != nil {
+	if err := f.StartAlone(take()); err != nil {
 		return f, err
 	}
 	return f, f.Wait(ctx)
@@ -101,6 +99,12 @@ func (f *Fleet) Start(name string, args ...string) error {
 		f.Processes = append(f.Processes, p)
 	}
 	return err
+}
+
+// StartAlone starts the engine apart from all others, at an address.
+func (f *Fleet) StartAlone(address string) error {
+	f.Alone = "http://" + address
+	return f.Start("alone", "mock-engine", "--name", "alone", "--role", "both", "--model", Model, "--listen", address)
 }
 
 // StartEngine starts an engine, known to the gateway whose agents' listener is at that address.

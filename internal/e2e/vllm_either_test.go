@@ -23,15 +23,10 @@ func TestVLLMEitherRole(t *testing.T) {
 		}
 		w.joined(t)
 	})
-	sources := []string{"local_compute", "local_cache_hit", "external_kv_transfer"}
 	look := func() (out []map[string]float64) {
 		w.rests(t)
 		for _, m := range w.both {
-			of := map[string]float64{}
-			for _, source := range sources {
-				of[source] = came(t, []*member{m}, "vllm:prompt_tokens_by_source_total", `source="`+source+`"`)
-			}
-			out = append(out, of)
+			out = append(out, bySource(t, m))
 		}
 		return out
 	}
@@ -88,8 +83,8 @@ func TestVLLMEitherRole(t *testing.T) {
 	for i, is := range parts {
 		grew := map[string]float64{}
 		sum := 0.0
-		for _, source := range sources {
-			grew[source] = after[i][source] - before[i][source]
+		for source, n := range after[i] {
+			grew[source] = n - before[i][source]
 			sum += grew[source]
 		}
 		t.Logf("%s: by the gateway %+v; by its counters %v", w.both[i].name, is, grew)

@@ -5,15 +5,14 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// TestVLLMLongPrompts has the same pair asked by two gateways in turns, one of which has decode render and tokenise chats itself: it prints how long
-// decode takes to its first token at 30,000 tokens. Prefill has all but the end of each prompt cached, decode nothing. It measures, so it is not of
-// the tests that CI runs: make e2e-vllm-long.
+// TestVLLMLongPrompts asks one pair through two gateways in turns. With the first, decode gets prefill's token ids; with the second it tokenises chats
+// itself. It prints how long decode takes to its first token at 30,000 tokens. Prefill has all but the end of each prompt cached, decode nothing.
+// CI does not run it, as it measures: make e2e-vllm-long.
 func TestVLLMLongPrompts(t *testing.T) {
 	v := prepare(t, "long")
 	way := pair{connector: "vllm-nixl-pull", class: "NixlConnector"}
@@ -41,14 +40,7 @@ func TestVLLMLongPrompts(t *testing.T) {
 	v.step(t, "long chats in turns", func() {
 		for n := range 1 + rounds { // the first fills prefill's cache
 			for i, g := range fronts {
-				until(t, slow, "decode has forgotten its prefixes", func() bool {
-					a, err := http.Post(decode.url+"/reset_prefix_cache", "", nil)
-					if err != nil {
-						t.Fatal(err)
-					}
-					a.Body.Close()
-					return a.StatusCode == http.StatusOK && unused(t, decode)
-				})
+				until(t, slow, "decode has forgotten its prefixes", func() bool { return decode.forget(t) && unused(t, decode) })
 				body := fmt.Sprintf(`{"model":"tiny","messages":[{"role":"user","content":"%s%d %d"}],"temperature":0,"max_tokens":4,"stream":true}`, text.String(), n, i)
 				told(t, g.url+"/v1/chat/completions", body)
 				if last := g.requests(t)[0]; n > 0 {

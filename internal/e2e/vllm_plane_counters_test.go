@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -22,6 +23,16 @@ func came(t *testing.T, engines []*member, name string, labels ...string) (n flo
 	return n
 }
 
+// bySource is how many tokens of prompts the engines have computed, had, and were handed.
+func bySource(t *testing.T, engines ...*member) map[string]float64 {
+	t.Helper()
+	out := map[string]float64{}
+	for _, source := range []string{"external_kv_transfer", "local_compute", "local_cache_hit"} {
+		out[source] = came(t, engines, "vllm:prompt_tokens_by_source_total", `source="`+source+`"`)
+	}
+	return out
+}
+
 // compare asks the scenarios, and compares the engines' counters with what was asked.
 func (w *plane) compare(t *testing.T) {
 	t.Helper()
@@ -34,9 +45,7 @@ func (w *plane) compare(t *testing.T) {
 			"refused":  came(t, w.all(), "pdrouter_plane_refused_total"),
 			"bytes":    came(t, prefill, "pdrouter_plane_written_bytes_total"),
 		}
-		for _, source := range []string{"external_kv_transfer", "local_compute", "local_cache_hit"} {
-			out[source] = came(t, decode, "vllm:prompt_tokens_by_source_total", `source="`+source+`"`)
-		}
+		maps.Copy(out, bySource(t, decode...))
 		return out
 	}
 	w.forget(t)
@@ -90,15 +99,21 @@ func (w *plane) forget(t *testing.T) {
 	t.Helper()
 	w.rests(t)
 	for _, m := range w.all() {
-		a, err := http.Post(m.url+"/reset_prefix_cache", "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.Body.Close()
-		if a.StatusCode != http.StatusOK {
-			t.Fatalf("%s: /reset_prefix_cache: status %d", m.name, a.StatusCode)
+		if !m.forget(t) {
+			t.Fatalf("%s does not forget its prefixes", m.name)
 		}
 	}
+}
+
+// forget asks the engine to forget the prefixes that it has computed; it may refuse while it works.
+func (e engine) forget(t *testing.T) bool {
+	t.Helper()
+	a, err := http.Post(e.url+"/reset_prefix_cache", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Body.Close()
+	return a.StatusCode == http.StatusOK
 }
 
 // counted has one request, and reads from the gateway that every consumer's completions were counted.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pdrouter/internal/racetest"
 	"pdrouter/kvplane/internal/core"
 	"pdrouter/kvplane/sched"
 	"pdrouter/kvplane/transport"
@@ -49,7 +50,7 @@ const mutantLimit = 1000 // seeds
 // KVPLANE_MUTANTS=20 starts as many searches for each.
 func TestMutants(t *testing.T) {
 	starts := 3
-	if raceEnabled || testing.Short() {
+	if racetest.Enabled() || testing.Short() {
 		starts = 1
 	}
 	all := os.Getenv("KVPLANE_MUTANTS") != ""
@@ -63,7 +64,7 @@ func TestMutants(t *testing.T) {
 			if m.rare && !all {
 				starts = 1
 			}
-			if m.rare && raceEnabled && !all {
+			if m.rare && racetest.Enabled() && !all {
 				t.Skip("takes too many seeds with the race detector; make mutants plays it")
 			}
 			var needed []int

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pdrouter/internal/golden"
+	"pdrouter/internal/racetest"
 )
 
 // simBudget is for how long TestSimulator runs; without it, it runs a fixed number of seeds. simFirst is where it
@@ -38,7 +39,7 @@ func TestSimulator(t *testing.T) {
 	switch {
 	case long:
 		seeds, workers = 1<<62, runtime.GOMAXPROCS(0)
-	case raceEnabled, testing.Short():
+	case racetest.Enabled(), testing.Short():
 		seeds = 40
 	}
 	r := &simRunner{next: first, end: first + uint64(seeds), counts: newSimCounts(), begun: time.Now()}
@@ -146,7 +147,7 @@ func TestSimulatorSeeds(t *testing.T) {
 
 // seedsOf is how many seeds a test plays: few with the race detector, which is what they are slow with, unless KVPLANE_SEEDS=all.
 func seedsOf(all, few uint64) uint64 {
-	if (raceEnabled || testing.Short()) && os.Getenv("KVPLANE_SEEDS") != "all" {
+	if (racetest.Enabled() || testing.Short()) && os.Getenv("KVPLANE_SEEDS") != "all" {
 		return few
 	}
 	return all
