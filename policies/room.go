@@ -61,7 +61,7 @@ func (p *Policy) RoomIn(q Request, f Fleet) float64 {
 	for ; at < longestRoom && !has(at); at *= 1.5 {
 		least = at
 	}
-	for range 3 { // so few choices, 23 at most: a refusal must cost less than serving the request
+	for range 3 { // so few, 23 at most in all: a refusal must cost less than serving the request
 		if mid := (least + at) / 2; has(mid) {
 			at = mid
 		} else {

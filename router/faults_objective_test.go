@@ -24,8 +24,8 @@ func (oneByOne) Room(_ policies.Request, f policies.Fleet) bool {
 
 func (oneByOne) RoomIn(policies.Request, policies.Fleet) float64 { return 2.4 }
 
-// TestFault63Objective has eight requests at once for an engine that has room for one, and takes 0.9 s for a prompt and 2.7 s for an answer, with an
-// objective of 2 s. Those that it has no room for in time are refused when they cannot be in time any more, and told when it is thought to have. An idle engine serves whatever comes,
+// TestFault63Objective sends eight requests at once to an engine that has room for one. It takes 0.9 s for a prompt and 2.7 s for an answer; the
+// objective is 2 s. A request is refused when it can no longer be in time, and told when there should be room. An idle engine serves whatever comes,
 // also what it cannot serve in time.
 func TestFault63Objective(t *testing.T) {
 	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {

@@ -92,8 +92,8 @@ func (p byMoveThen) Choose(q policies.Request, f policies.Fleet, d policies.Draw
 	return c
 }
 
-// TestFault74MovesOfStoppedEngines: the engine that has the conversation, or the one that it is to be moved to, is stopped when the next turn comes.
-// The request waits for as long as the move may take, and then the other engine serves it, although the policy would take the one that is stopped.
+// TestFault74MovesOfStoppedEngines stops, before the next turn, the engine that has the conversation, or the one that it is to be moved to. The request
+// waits as long as the move may take. Then the other engine serves it, although the policy would choose the stopped one.
 func TestFault74MovesOfStoppedEngines(t *testing.T) {
 	for stopped, other := range map[string]string{holder: idle, idle: holder} {
 		t.Run(stopped, func(t *testing.T) {

@@ -9,16 +9,16 @@ import (
 // Refusal is what a request was told that waited too long.
 type Refusal struct {
 	Told   time.Duration // Retry-After, before it is rounded
-	Really time.Duration // after how long it would have gone to engines, had it gone on waiting and nobody come after it
+	Really time.Duration // after how long engines would have taken it, if it had waited on and no other request had come
 
 	nth int           // of the trace
 	at  time.Duration // when it was refused
 }
 
-// right is by which part what is told may be wrong.
+// right is the part by which Told may differ from Really.
 const right = .25
 
-// Right reports whether the request was told the right time. Nobody is told less than a second, nor more than the longest that a request waits.
+// Right reports whether Told is right within a quarter. Both are at least a second, and at most the longest time that a request waits.
 func (x Refusal) Right() bool {
 	told, really := min(max(x.Told, time.Second), longestWait), min(max(x.Really, time.Second), longestWait)
 	return (told - really).Abs() <= time.Duration(right*float64(really))
@@ -46,16 +46,8 @@ func (x *Refusal) look(s Setup, trace []load.Request) error {
 	s.Ended = nil
 	r := newReplay(s)
 	r.kept = x.nth
-	for i, t := range trace {
-		if t.At > x.at {
-			break
-		}
-		if err := r.advance(t.At); err != nil {
-			return err
-		}
-		if err := r.ask(i, t); err != nil {
-			return err
-		}
+	if err := r.arrive(trace, x.at); err != nil {
+		return err
 	}
 	for at, any := r.next(); any && r.wentOn == 0; at, any = r.next() { // an idle model takes any request
 		if err := r.advance(at); err != nil {

@@ -104,13 +104,8 @@ func Replay(s Setup, trace []load.Request) (Result, error) {
 		return Result{}, fmt.Errorf("bench: simulate: %+v; want at least one engine that gives answers", s.Layout)
 	}
 	r := newReplay(s)
-	for i, t := range trace {
-		if err := r.advance(t.At); err != nil {
-			return Result{}, err
-		}
-		if err := r.ask(i, t); err != nil {
-			return Result{}, err
-		}
+	if err := r.arrive(trace, never); err != nil {
+		return Result{}, err
 	}
 	for at, any := r.next(); any; at, any = r.next() {
 		if err := r.advance(at); err != nil {
@@ -128,6 +123,22 @@ func Replay(s Setup, trace []load.Request) (Result, error) {
 		return Result{}, fmt.Errorf("bench: simulate: %w: %d of %d answers have not ended", load.ErrVoid, len(trace)-n, len(trace))
 	}
 	return r.result, nil
+}
+
+// arrive has the trace's requests come, up to a time.
+func (r *replay) arrive(trace []load.Request, until time.Duration) error {
+	for i, t := range trace {
+		if t.At > until {
+			break
+		}
+		if err := r.advance(t.At); err != nil {
+			return err
+		}
+		if err := r.ask(i, t); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func newReplay(s Setup) *replay {

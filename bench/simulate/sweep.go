@@ -57,7 +57,7 @@ type Row struct {
 	Window     float64 `json:"window"` // the time in which they come: the sweep's, or as long as the trace lasts at this rate
 	Layout     string  `json:"layout"`
 	Policy     string  `json:"policy"`
-	Goodput    float64 `json:"goodput"`    // requests that kept their objective, by each second of the window: what goes on after it is a matter of where the trace was cut
+	Goodput    float64 `json:"goodput"`    // requests that kept their objective, for each second of the window
 	Attainment float64 `json:"attainment"` // the part of the requests that kept it
 	TTFTP50    float64 `json:"ttft_p50"`
 	TTFTP99    float64 `json:"ttft_p99"`

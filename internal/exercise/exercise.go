@@ -187,10 +187,10 @@ func (e *Exercise) config() string {
 // run serves, asks and injects until ctx ends.
 func (e *Exercise) run(ctx context.Context, g *gateway.Gateway, calm time.Duration) error {
 	load, stop := context.WithCancel(ctx)
-	var clients sync.WaitGroup
+	var running sync.WaitGroup
 	usual := make(chan struct{})
-	clients.Go(func() { ask(load, e.clients, enough, usual) })
-	clients.Go(func() {
+	running.Go(func() { ask(load, e.clients, usual) })
+	running.Go(func() {
 		select {
 		case <-load.Done():
 			return
@@ -204,7 +204,7 @@ func (e *Exercise) run(ctx context.Context, g *gateway.Gateway, calm time.Durati
 	})
 	err := g.Run(ctx)
 	stop()
-	clients.Wait()
+	running.Wait()
 	return err
 }
 

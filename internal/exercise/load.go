@@ -17,8 +17,8 @@ const clients = 4 // that ask at a time
 
 var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// ask sends streams to the gateway until ctx ends, and closes usual after so many answers. What becomes of them the gateway shows.
-func ask(ctx context.Context, gateway string, enough int64, usual chan<- struct{}) {
+// ask sends streams to the gateway until ctx ends, and closes usual after enough answers. What becomes of them the gateway shows.
+func ask(ctx context.Context, gateway string, usual chan<- struct{}) {
 	var answers atomic.Int64
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -35,51 +35,6 @@ type Engine struct {
 	gone bool                // it is of no configuration any more; guarded by both
 }
 
-// Leg is a request's part at one engine. What is exported is set before Begin. Its methods are the engine's; the zero value is of a leg that has not
-// begun. FirstToken, Said and End are for one goroutine at a time.
-type Leg struct {
-	Prompt   int     // tokens of the prompt
-	Uncached int     // of these, tokens that the engine has to compute; 0: it receives the KV of all of them
-	Answers  bool    // the leg brings the answer, and not the KV for another engine
-	Silent   bool    // FirstToken is not called: the prompt is thought to be computed when it should be
-	Late     float64 // seconds; a token that comes so long after another is late
-
-	tokens int     // that it holds
-	terms  vector  // of the seconds that the prompt takes
-	work   float64 // seconds in which it is thought to be computed
-	at     float64 // when the leg began
-	read   float64 // when the prompt is thought to be read
-	ahead  float64 // seconds of prompts before it
-	given  float64 // the engine's, with this prompt
-	state  legState
-	alone  bool // no other gateway had prompts there when it began
-
-	last    float64 // when a token came
-	said    untold
-	started bool // the first token has come
-}
-
-// untold are tokens of a leg that its engine has not been told of.
-type untold struct {
-	tokens  int
-	even    int     // that were not late; tokens that came together are late together
-	seconds float64 // before these
-	long    int     // gaps before late ones
-	longs   float64 // seconds of these
-}
-
-// toldEvery is how many tokens an engine is told of at once, so that a token costs no lock.
-const toldEvery = 16
-
-type legState uint8
-
-const (
-	notBegun legState = iota
-	computing
-	streaming
-	ended
-)
-
 // computed is how long prompts took to compute, together.
 type computed struct {
 	terms   vector

@@ -23,10 +23,7 @@ func (x *Exchange) planContinuation(failed *attempt, why reason.Reason) dispatch
 	}
 	x.selection.Begin(x.excluded, true)
 	choice := x.selection.ChooseDecode()
-	if choice.Decode < 0 {
-		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.NoEngine}
-	}
-	if !x.continuation.Bound(x.m.Decode[choice.Decode].MaxLen()) {
+	if choice.Decode < 0 || !x.continuation.Bound(x.m.Decode[choice.Decode].MaxLen()) {
 		return dispatch.Event{Kind: dispatch.EvPlannedNone, Why: reason.NoEngine}
 	}
 	a := &attempt{}

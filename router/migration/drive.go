@@ -31,7 +31,7 @@ type driver struct {
 	role     fleet.Role                   // of from
 	queue    *queue                       // that the move was in; nil: none
 	waits    float64                      // seconds that both engines were thought to have others to serve when it began
-	unneeded context.Context              // ends when nobody waits for the move any more; nil: nobody does
+	unneeded context.Context              // ends when the request that waits for the move is over; nil: no request waits
 	told     func(Ended)                  // is called when all is noted of its end; may be nil
 	asked    atomic.Pointer[fleet.Engine] // last; others read it too
 

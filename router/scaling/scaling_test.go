@@ -108,7 +108,7 @@ func TestReplicasForget(t *testing.T) {
 // scaler has a modelled role the engines that are wanted: it looks every 15 s, removals too, and a new engine takes startSeconds to load its model.
 type scaler struct {
 	now      float64
-	startsAt []float64 // those of which it is later than now start
+	startsAt []float64 // when each engine starts; it works from then on
 	replicas Replicas
 	counts   []int // of engines
 }
