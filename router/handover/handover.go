@@ -39,6 +39,7 @@ const (
 	outlier     = 8                     // times as long as usual: a hand-over counts as no more
 	minExcess   = 20 * time.Millisecond // what a slow pair takes more, in the mean
 	forgotten   = 5 * time.Minute       // without a hand-over nothing is held against an engine or a pair any more
+	settled     = time.Hour             // a pair that has been slow for so long is measured anew; see pair.usual
 
 	maxPairs = 1 << 16
 )
@@ -113,18 +114,35 @@ func (t *times) ratio() float64 {
 
 // pair is a prefill with a decode engine.
 type pair struct {
-	model      string
-	late       times // recent ones
-	usual      times // its history, of which outliers count little
+	model string
+	late  times // recent ones
+	// usual is its history. A hand-over that takes more than slow times as long does not change it, and while the pair is slow none does, so that
+	// what is usual does not grow with a fault. A pair that has been slow for the time settled is measured anew: it stays slow if other pairs of
+	// the model are faster, and else what it takes now becomes usual.
+	usual      times
+	others     float64 // the ratio of the model's other pairs, when it was judged; 0: there are none
 	seen       time.Time
-	slowByTime bool    // whatever its decode engine does
-	slow       bool    // and that is not because decode computes: what Change and PairStats say
-	times      float64 // as long as usual, when it was judged
+	slowByTime bool      // whatever its decode engine does
+	since      time.Time // since when it is slowByTime, or is not
+	slow       bool      // and that is not because decode computes: what Change and PairStats say
+	times      float64   // as long as usual, when it was judged
 }
 
 func (p *pair) fade(now time.Time) {
 	p.late.fade(now, recent)
-	p.usual.fade(now, history)
+	if p.slowByTime {
+		p.usual.last = now // it is kept
+	} else {
+		p.usual.fade(now, history)
+	}
+}
+
+// usually is the ratio that is usual for the pair: its own, or that of the other pairs if they take longer; 0 if neither is known.
+func (p *pair) usually() float64 {
+	if p.usual.n < learned {
+		return p.others
+	}
+	return max(p.usual.ratio(), p.others)
 }
 
 // FirstToken notes a hand-over whose first token has come.
@@ -144,10 +162,10 @@ func (w *Watch) FirstToken(now time.Time, o HandOver) {
 	expected := m.of(float64(o.Tokens), took)
 	p := w.pair(o)
 	p.fade(now)
-	usual := p.usual.ratio() * expected
+	usual := p.usually() * expected
 	e := w.engine(o.Decode, now)
-	known := p.usual.n >= learned
-	if known && took > slow*usual && o.Computing > 0 && o.Took >= o.Computing/2 {
+	late := usual > 0 && took > slow*usual
+	if late && o.Computing > 0 && o.Took >= o.Computing/2 {
 		e.late++
 		if e.recomputing && !e.counts() {
 			e.prompts[ByTime]++
@@ -156,16 +174,16 @@ func (w *Watch) FirstToken(now time.Time, o HandOver) {
 		e.soon++
 	}
 	p.seen = now
-	bound, most := math.Inf(1), math.Inf(1)
-	if known {
-		bound, most = 2*usual, max(outlier*usual, usual+2*minExcess.Seconds())
+	most := math.Inf(1)
+	if usual > 0 {
+		most = max(outlier*usual, usual+2*minExcess.Seconds())
 	}
 	p.late.add(took, most, expected)
-	if p.slowByTime || e.recomputing {
+	if late || p.slowByTime || e.recomputing {
 		return // that is not to become what is usual
 	}
 	m.learn(float64(o.Tokens), min(took, 2*expected))
-	p.usual.add(took, bound, expected)
+	p.usual.add(took, took, expected)
 }
 
 // Counted notes how many tokens of a prompt the decode engine says that it did not have to compute.
@@ -347,7 +365,9 @@ func (w *Watch) slowPairs(now time.Time) map[string]senders {
 	}
 	out := map[string]senders{}
 	for key, p := range w.pairs {
-		p.slowByTime = p.isSlow(now, ratios[p.model])
+		if is := p.isSlow(now, ratios[p.model]); is != p.slowByTime {
+			p.slowByTime, p.since = is, now
+		}
 		if p.late.n >= few {
 			s := out[key[1]]
 			if s.all++; p.slowByTime {
@@ -361,25 +381,29 @@ func (w *Watch) slowPairs(now time.Time) map[string]senders {
 
 // isSlow reports whether the pair is slow, by its own history and by the ratios of all pairs of the model.
 func (p *pair) isSlow(now time.Time, all []float64) bool {
-	usual, known := 0.0, false
-	if p.usual.n >= learned {
-		usual, known = p.usual.ratio(), true
-	}
-	if len(all) > 1 && p.late.n >= few {
-		usual, known = max(usual, medianWithout(all, p.late.ratio())), true
-	}
 	switch {
 	case now.Sub(p.seen) >= forgotten:
 		return false
-	case !known || p.late.n < few || usual <= 0:
+	case p.late.n < few:
 		return p.slow
 	}
-	p.times = p.late.ratio() / usual
-	excess := (p.late.took - usual*p.late.expected) / p.late.n
-	if p.slow {
-		return p.times >= again && excess >= minExcess.Seconds()/2
+	if p.others = 0; len(all) > 1 {
+		p.others = medianWithout(all, p.late.ratio())
 	}
-	return p.times >= slow && excess >= minExcess.Seconds()
+	if p.slowByTime && now.Sub(p.since) >= settled {
+		p.usual = times{}
+	}
+	usual := p.usually()
+	if usual <= 0 {
+		p.times = 0
+		return false
+	}
+	p.times = p.late.whole / p.late.expected / usual
+	ratio, excess := p.late.ratio()/usual, (p.late.took-usual*p.late.expected)/p.late.n
+	if p.slow {
+		return ratio >= again && excess >= minExcess.Seconds()/2
+	}
+	return ratio >= slow && excess >= minExcess.Seconds()
 }
 
 // medianWithout is the median of a sorted list without one of its values.

@@ -114,14 +114,99 @@ func TestSlowFromTheStart(t *testing.T) {
 	x.want(t, "p1>d1 true")
 }
 
+// only has one pair take so many times as long.
+func (x *world) only(pair string, times float64) {
+	x.factor = func(p, d string) float64 {
+		if p+">"+d == pair {
+			return times
+		}
+		return 1
+	}
+}
+
+// timesOf is how many times as long as usual a pair is said to take.
+func (x *world) timesOf(pair string) float64 {
+	for _, p := range x.w.Pairs(x.now) {
+		if p.Prefill+">"+p.Decode == pair {
+			return p.Times
+		}
+	}
+	return 0
+}
+
+// TestUsualDoesNotGrowWithTheFault: a pair that takes 70 times as long is said to take about that, also where what is usual was known for half a
+// minute only, and as long as the fault lasts.
+func TestUsualDoesNotGrowWithTheFault(t *testing.T) {
+	for name, pairs := range map[string][]string{"of four": four, "the only one": {"p0>d0"}} {
+		t.Run(name, func(t *testing.T) {
+			x := newWorld(10)
+			x.run(30*time.Second, 500*time.Millisecond, pairs, nil)
+			x.only("p0>d0", 70)
+			x.run(2*time.Minute, 500*time.Millisecond, pairs, nil)
+			soon := x.timesOf("p0>d0")
+			x.run(50*time.Minute, 500*time.Millisecond, pairs, nil)
+			if late := x.timesOf("p0>d0"); soon < 50 || soon > 90 || late < 50 || late > 90 {
+				t.Errorf("it is said to take %.1f and later %.1f times as long; want about 70", soon, late)
+			}
+			x.want(t, "p0>d0 true")
+		})
+	}
+}
+
+// TestLastingChange: a pair that stays slow is not slow any more after an hour if no other pair shows that it could be faster; what it takes then is
+// usual. Beside faster pairs it stays slow.
+func TestLastingChange(t *testing.T) {
+	x := newWorld(11)
+	x.run(10*time.Minute, time.Second, []string{"p0>d0"}, nil)
+	x.only("p0>d0", 5)
+	x.run(55*time.Minute, time.Second, []string{"p0>d0"}, nil)
+	x.want(t, "p0>d0 true")
+	x.run(2*time.Hour, time.Second, []string{"p0>d0"}, nil)
+	x.want(t, "p0>d0 true", "p0>d0 false")
+	if got := x.timesOf("p0>d0"); got < .5 || got > 1.5 {
+		t.Errorf("it takes %.1f times as long as usual; want about 1", got)
+	}
+
+	x = newWorld(12)
+	x.run(10*time.Minute, time.Second, four, nil)
+	x.only("p0>d0", 5)
+	x.run(3*time.Hour, time.Second, four, nil)
+	x.want(t, "p0>d0 true")
+	x.only("", 1)
+	x.run(5*time.Minute, time.Second, four, nil)
+	x.want(t, "p0>d0 true", "p0>d0 false")
+}
+
+// TestSlowWithLittleTraffic: the end of a slow time is seen too where few hand-overs have shown what is usual.
+func TestSlowWithLittleTraffic(t *testing.T) {
+	x := newWorld(13)
+	x.run(3*time.Minute, 7*time.Second, []string{"p0>d0"}, nil)
+	x.only("p0>d0", 10)
+	x.run(30*time.Minute, 7*time.Second, []string{"p0>d0"}, nil)
+	x.only("", 1)
+	x.run(5*time.Minute, 7*time.Second, []string{"p0>d0"}, nil)
+	x.want(t, "p0>d0 true", "p0>d0 false")
+}
+
 // TestBusyEngines: where all pairs become slower together, as engines are busy, none is said to be slow; nor for single slow hand-overs, nor
 // where what a pair takes more is nothing that a client would notice.
 func TestBusyEngines(t *testing.T) {
 	x := newWorld(3)
 	x.run(10*time.Minute, time.Second, four, nil)
 	x.factor = func(string, string) float64 { return 6 }
-	x.run(5*time.Minute, time.Second, four, nil)
+	x.run(30*time.Minute, time.Second, four, nil)
 	x.want(t)
+	x.factor = func(p, d string) float64 { // that is usual now
+		if p+d == "p0d0" {
+			return 6 * 5
+		}
+		return 6
+	}
+	x.run(2*time.Minute, time.Second, four, nil)
+	if got := x.timesOf("p0>d0"); got < 4 || got > 6 {
+		t.Errorf("beside busy pairs it takes %.1f times as long; want about 5", got)
+	}
+	x.want(t, "p0>d0 true")
 
 	x = newWorld(4)
 	x.factor = func(string, string) float64 {

@@ -19,7 +19,7 @@ type PairStats struct {
 	Decode  string  `json:"decode"`
 	Slow    bool    `json:"-"`
 	Seconds float64 `json:"seconds"`       // of its recent hand-overs, in the mean
-	Times   float64 `json:"times_as_long"` // as usual; 0 if what is usual is not known
+	Times   float64 `json:"times_as_long"` // as usual; 0 if what is usual is not known. It is large too while decode computes prompts, which is not Slow
 }
 
 // Engine returns what is known of a decode engine; nil if it has received nothing yet.
