@@ -27,7 +27,7 @@ func (p currentAdmins) Authorize(r *http.Request, scope string) (auth.Principal,
 
 // openEngines makes what knows of engines besides the file, and the routes of administrators who add and remove some.
 func (g *Gateway) openEngines(l *configfile.Loaded) {
-	g.overrides = shared.NewMap(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "overrides", g.signer, g.log)
+	g.overrides = shared.NewMap(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "overrides", g.signer, g.sharing)
 	store := overrides.NewStore(g.overrides, g.redis == nil || g.signer != nil, g.log)
 	g.engines = fleetview.New(l.Config, store, g.busy, g.controller.engines, g.log)
 	g.controller.merge = g.engines.Merge // also for a reload that comes before anything was found

@@ -60,6 +60,8 @@ type Gateway struct {
 	cache   *cache.Cache
 	store   metadata.Store
 	redis   redisdb.Client // nil if none is configured
+	redisAt string         // its address
+	sharing *slog.Logger   // the log with that, of what needs it
 
 	limiter  *limits.Limiter
 	tracing  *tracing.Exporter // nil: requests are not traced
@@ -93,7 +95,7 @@ func New(l *configfile.Loaded, log *slog.Logger, o Options) (_ *Gateway, err err
 	if o.Logs != nil {
 		setLogs(o.Logs, l.Log)
 	}
-	g := &Gateway{options: o, started: time.Now(), log: log, logs: o.Logs, clients: listener.New("listen.clients"), agents: listener.New("listen.agents"), operations: listener.New("listen.operations"),
+	g := &Gateway{options: o, started: time.Now(), log: log, sharing: log, logs: o.Logs, clients: listener.New("listen.clients"), agents: listener.New("listen.agents"), operations: listener.New("listen.operations"),
 		admins: listener.New("listen.admin")}
 	for _, d := range []*listener.Listener{g.clients, g.agents, g.operations, g.admins} {
 		d.Log = log
@@ -114,25 +116,27 @@ func New(l *configfile.Loaded, log *slog.Logger, o Options) (_ *Gateway, err err
 	}
 	g.store = store.NewMemory()
 	if l.Metadata.Store == "redis" {
+		g.redisAt = l.Metadata.Redis.At()
+		g.sharing = log.With("redis", g.redisAt)
 		redisdb.LogTo(log)
 		if g.redis, err = redisdb.Open(l.Metadata.Redis); err != nil {
 			return nil, fmt.Errorf("metadata.redis: %w", err)
 		}
-		g.store = redisstore.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, voucher, log)
+		g.store = redisstore.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, voucher, g.sharing)
 	}
-	if g.cache, err = cache.New(g.store, l.Advanced.MetadataCache, log); err != nil {
+	if g.cache, err = cache.New(g.store, l.Advanced.MetadataCache, g.sharing); err != nil {
 		return nil, err
 	}
 	if records != nil {
 		g.signer = records.Shared()
 	}
-	g.responses = shared.NewCache(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "responses", g.signer, log)
+	g.responses = shared.NewCache(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "responses", g.signer, g.sharing)
 	g.metrics = newMetrics(o.Version, o.Commit)
 	g.metrics.knows = func(engine string) bool { return g.router.Knows(engine) }
-	g.limiter = limits.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, log)
+	g.limiter = limits.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, g.sharing)
 	g.parts = router.Parts{Records: g.cache, Observe: g.metrics.observe, Moved: g.metrics.moved, Gone: g.metrics.forget, Refused: g.metrics.refused, Responses: g.responses, Stale: g.staleSources, Log: log}
 	if g.redis != nil {
-		g.loads = shared.NewMap(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "load", g.signer, log)
+		g.loads = shared.NewMap(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "load", g.signer, g.sharing)
 		g.parts.Peers = g.loads
 	}
 	if records != nil && l.Auth.Records.KeyFile != "" {

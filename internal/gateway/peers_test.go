@@ -23,8 +23,27 @@ import (
 type twoGateways struct {
 	t             *testing.T
 	first, second *gateway.Gateway
+	log           lines // of both
 	release       func()
 	held          sync.WaitGroup
+}
+
+// lines keeps what is logged.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func startTwo(t *testing.T, redis, auth string) *twoGateways {
@@ -49,7 +68,7 @@ func startTwo(t *testing.T, redis, auth string) *twoGateways {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		g, err := gateway.New(gateway.Load(t, file), slog.New(slog.DiscardHandler), gateway.Options{})
+		g, err := gateway.New(gateway.Load(t, file), slog.New(slog.NewTextHandler(&s.log, nil)), gateway.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,6 +176,12 @@ func TestGatewaysShareLoadWithoutRedis(t *testing.T) {
 		s.ask(s.second, "x")
 	}
 	soon(t, "what the first gateway had is forgotten", func() bool { return s.elsewhere(s.second, "a") == 0 })
+	if got := s.second.Status(); got.Redis == nil || got.Redis.At != server.Address() || got.Redis.Reached || len(got.Problems) != 1 || !strings.Contains(got.Problems[0].Why, server.Address()) {
+		t.Errorf("status says %+v and %+v of Redis at %s", got.Redis, got.Problems, server.Address())
+	}
+	if text := "entries known here hold until their leases end"; !strings.Contains(s.log.String(), text) || !strings.Contains(s.log.String(), "redis="+server.Address()) {
+		t.Errorf("the log names no address:\n%s", s.log.String())
+	}
 	if m := s.scrape(s.second); !strings.Contains(m, "pdrouter_peers_behind 1") || !strings.Contains(m, "pdrouter_peers 0") {
 		t.Error("the metrics do not say that the others are unknown")
 	}
@@ -169,6 +194,7 @@ func TestGatewaysShareLoadWithoutRedis(t *testing.T) {
 	}
 	server.Pause(false)
 	soon(t, "the second gateway knows the first one's requests again", func() bool { return s.elsewhere(s.second, "a") == 4 })
+	soon(t, "Redis is reached", func() bool { return s.second.Status().Redis.Reached })
 	server.Kill()
 	s.ask(s.second, "x")
 	server.Start()

@@ -17,6 +17,7 @@ type Problem struct {
 
 // exchanges are what a gateway exchanges with others through Redis; true where the latest exchange failed.
 type exchanges struct {
+	at                                 string // Redis's address
 	metadata, limits, responses, peers bool
 }
 
@@ -33,10 +34,10 @@ func problemsOf(s router.Status, config ConfigStatus, redis exchanges) []Problem
 	}
 	if redis.any() {
 		alert := "PdrouterMetadataBehind" // also where another exchange has failed first
-		if redis == (exchanges{limits: true}) {
+		if redis == (exchanges{at: redis.at, limits: true}) {
 			alert = "PdrouterLimitsAlone"
 		}
-		add(alert, "Redis", "this gateway cannot exchange with Redis: %s", redis.text())
+		add(alert, "Redis", "this gateway cannot exchange with Redis at %s: %s. Whether other gateways do is in their /status (redis.reached)", redis.at, redis.text())
 	}
 	for _, p := range s.PanicModes {
 		add("PdrouterPanicMode", p.Role+" engines of "+p.Model, "so many are ejected that all are used again")

@@ -35,9 +35,9 @@ func TestProblems(t *testing.T) {
 		why         string
 	}{
 		"a file with a mistake": {router.Status{}, ConfigStatus{Mistakes: []string{"c.yaml:3: wrong"}}, exchanges{}, "PdrouterConfigRefused", "configuration", "c.yaml:3: wrong"},
-		"no metadata":           {router.Status{}, ConfigStatus{}, exchanges{metadata: true, peers: true}, "PdrouterMetadataBehind", "Redis", "the load of other gateways is not known"},
-		"no peers":              {router.Status{}, ConfigStatus{}, exchanges{peers: true}, "PdrouterMetadataBehind", "Redis", "load of other gateways"},
-		"no limits":             {router.Status{}, ConfigStatus{}, exchanges{limits: true}, "PdrouterLimitsAlone", "Redis", "counted by each gateway alone"},
+		"no metadata":           {router.Status{}, ConfigStatus{}, exchanges{at: "r:1", metadata: true, peers: true}, "PdrouterMetadataBehind", "Redis", "the load of other gateways is not known"},
+		"no peers":              {router.Status{}, ConfigStatus{}, exchanges{at: "r:1", peers: true}, "PdrouterMetadataBehind", "Redis", "with Redis at r:1: the load of other gateways"},
+		"no limits":             {router.Status{}, ConfigStatus{}, exchanges{at: "r:1", limits: true}, "PdrouterLimitsAlone", "Redis", "counted by each gateway alone"},
 		"panic mode":            {router.Status{Stats: router.Stats{PanicModes: []fleet.PanicMode{{Model: "m", Role: "decode"}}}}, ConfigStatus{}, exchanges{}, "PdrouterPanicMode", "decode engines of m", "used again"},
 		"an engine is down":     {engine(router.EngineStats{Name: "d", State: "down", Why: "refused"}), ConfigStatus{}, exchanges{}, "PdrouterEngineOut", "d", "it is down: refused"},
 		"an engine recomputes":  {engine(router.EngineStats{Name: "d", State: "up", HandOvers: recomputing}), ConfigStatus{}, exchanges{}, "PdrouterRecomputing", "d", "few cached tokens of 7 prompts"},

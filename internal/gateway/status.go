@@ -14,6 +14,7 @@ type Status struct {
 	Now     time.Time    `json:"now"`
 	Started time.Time    `json:"started_at"`
 	Config  ConfigStatus `json:"config"`
+	Redis   *RedisStatus `json:"redis,omitempty"` // nil: none is configured
 	// Problems are what is wrong now, the more general first.
 	Problems []Problem `json:"problems"`
 	router.Status
@@ -26,6 +27,12 @@ type ConfigStatus struct {
 	Mistakes []string  `json:"mistakes,omitempty"` // why the last reload was refused; none if it was not
 }
 
+// RedisStatus is how the exchange with Redis is doing.
+type RedisStatus struct {
+	At      string `json:"at"`      // its address
+	Reached bool   `json:"reached"` // by the latest exchange of each kind: records, limits, stored responses, load
+}
+
 // Status reports the state of the gateway.
 func (g *Gateway) Status() Status {
 	reloads := g.reloads.stats()
@@ -33,7 +40,10 @@ func (g *Gateway) Status() Status {
 		Version: g.options.Version, Commit: g.options.Commit, Now: time.Now(), Started: g.started, Status: g.router.Status(),
 		Config: ConfigStatus{Digest: g.current.Load().l.Digest, Applied: reloads.At, Mistakes: reloads.Mistakes},
 	}
-	redis := exchanges{metadata: g.cache.Stats().Behind, limits: g.limiter.Stats().Behind, responses: g.responses.Stats().Behind, peers: s.Peers != nil && s.Peers.Behind}
+	redis := exchanges{at: g.redisAt, metadata: g.cache.Stats().Behind, limits: g.limiter.Stats().Behind, responses: g.responses.Stats().Behind, peers: s.Peers != nil && s.Peers.Behind}
+	if g.redis != nil {
+		s.Redis = &RedisStatus{At: g.redisAt, Reached: !redis.any()}
+	}
 	s.Problems = problemsOf(s.Status, s.Config, redis)
 	return s
 }

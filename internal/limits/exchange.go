@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"pdrouter/internal/outage"
 )
 
 const (
@@ -16,8 +18,8 @@ const (
 	// patience bounds one exchange, and longestWait the time between two while they fail.
 	patience    = 500 * time.Millisecond
 	longestWait = 2 * time.Second
-	// outage is how long exchanges fail until gateways no longer add up what they have counted alone.
-	outage = time.Second
+	// outageAfter is how long exchanges fail until gateways no longer add up what they have counted alone.
+	outageAfter = time.Second
 	// batch is how many tenants are told of in one exchange.
 	batch = 512
 )
@@ -54,6 +56,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 	defer tick.Stop()
 	var wait time.Duration // more than the period, while exchanges fail
 	var next, swept time.Time
+	var out outage.Outage
 	for {
 		select {
 		case <-ctx.Done():
@@ -73,17 +76,17 @@ func (l *Limiter) Run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			wait = 0
-			if told > 0 && l.behind.Swap(false) { // nothing to tell says nothing of the exchange
-				l.log.Info("limits: counts are shared again")
+			if told > 0 { // nothing to tell says nothing of the exchange
+				l.behind.Store(false)
+				out.Over(l.log, "limits: gateways count together again")
 			}
 		case ctx.Err() == nil:
 			if wait = min(max(2*wait, period), longestWait); told > 0 { // a part of a cluster is down: the rest goes on
 				wait = 0
 			}
 			next = time.Now().Add(wait)
-			if !l.behind.Swap(true) {
-				l.log.Warn("limits: each gateway counts alone until the exchange works again", "err", err)
-			}
+			l.behind.Store(true)
+			out.Failed(l.log, "limits: usage is not exchanged; requests go on, and each gateway counts alone", err)
 		}
 	}
 }
@@ -139,7 +142,7 @@ func (l *Limiter) collect() []report {
 				t: t, key: t.key, from: t.from, sum: t.sum, taken: t.taken,
 				seen: [buckets]time.Duration{t.all[requests].owed, t.all[tokens].owed},
 				mine: load{t.inFlight, t.all[tokens].reserved},
-				lost: t.lost > 0 && now-t.lost > outage,
+				lost: t.lost > 0 && now-t.lost > outageAfter,
 			})
 		}
 		clear(s.dirty)

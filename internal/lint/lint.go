@@ -111,7 +111,7 @@ func Packages() map[string]Package {
 		"internal/redisdb":   {Ours: []string{"internal/field"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		"internal/redistest": {},
 		// What gateways tell each other through Redis, and engines that come and go.
-		"internal/shared": {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
+		"internal/shared": {Ours: []string{"internal/outage", "internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		// Every engine of a gateway, wherever it comes from.
 		"internal/fleetview": {Ours: []string{"internal/background", "internal/configfile", "internal/discovery", "internal/discovery/kubernetes", "internal/field", "internal/overrides", "router/config"}},
 		// The routes of administrators and their client. router: what its engines are doing.
@@ -145,7 +145,7 @@ func Packages() map[string]Package {
 		"kvplane/reclaim":               {Ours: []string{"kvplane/nixl", "metadata"}}, // an agent of the gateway's own
 		// A leaf: what a record is, what a store is, which engines fit.
 		"metadata":        {Outside: []string{"github.com/vmihailenco/msgpack/v5"}},
-		"metadata/cache":  {Ours: []string{"internal/background", "internal/field", "metadata"}},                                                                             // a gateway's local copy of a store
+		"metadata/cache":  {Ours: []string{"internal/background", "internal/field", "internal/outage", "metadata"}},                                                          // a gateway's local copy of a store
 		"metadata/client": {Ours: []string{"internal/background", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}},                                       // the engines' side of the routes
 		"metadata/routes": {Ours: []string{"internal/background", "internal/field", "internal/refusal", "metadata"}, Outside: []string{"github.com/vmihailenco/msgpack/v5"}}, // a list of engines is msgpack
 		"metadata/store":  {Ours: []string{"metadata"}},                                                                                                                      // the store in this process
@@ -171,7 +171,7 @@ func Packages() map[string]Package {
 		},
 		"auth/internal/keytest":  {Ours: []string{"auth/keys"}}, // both are for tests alone
 		"auth/internal/authtest": {Ours: []string{"auth", "auth/keys"}},
-		"internal/limits":        {Ours: []string{"internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
+		"internal/limits":        {Ours: []string{"internal/outage", "internal/redisdb"}, Outside: []string{"github.com/redis/go-redis/v9"}},
 		// Exports the traces of requests. The only package that links OpenTelemetry.
 		"internal/tracing": {
 			Ours:    []string{"router/trace"},
@@ -223,6 +223,7 @@ func Packages() map[string]Package {
 		// A gateway among fake engines, for tests of the whole.
 		"internal/routertest": {Ours: []string{"router", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/openai", "router/report", "auth", "kvplane", "kvplane/agent", "kvplane/control", "kvplane/sched", "metadata", "policies"}},
 		"internal/background": {},
+		"internal/outage":     {},                                      // a leaf: what fails for a while, for the log
 		"internal/disconnect": {Outside: []string{"golang.org/x/sys"}}, // epoll
 		"internal/gather":     {},
 		"internal/racetest":   {},                                              // for tests alone: whether they run with the race detector

@@ -78,15 +78,23 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Where says in a few words which Redis this is.
-func (c Config) Where() string {
+// At is where Redis is, without credentials: its address, or which master or cluster it is.
+func (c Config) At() string {
 	switch {
 	case c.Sentinel.Master != "":
-		return fmt.Sprintf("redis master %s of the Sentinels at %s", c.Sentinel.Master, strings.Join(c.Sentinel.Addresses, ", "))
+		return fmt.Sprintf("master %s of the Sentinels at %s", c.Sentinel.Master, strings.Join(c.Sentinel.Addresses, ", "))
 	case len(c.Cluster) > 0:
-		return "redis cluster at " + strings.Join(c.Cluster, ", ")
+		return "cluster at " + strings.Join(c.Cluster, ", ")
 	}
-	return "redis at " + c.Address
+	return c.Address
+}
+
+// Where says in a few words which Redis this is.
+func (c Config) Where() string {
+	if c.Address != "" {
+		return "redis at " + c.Address
+	}
+	return "redis " + c.At()
 }
 
 // Validate reports every value that makes no sense, by its dotted key. Zero means the default.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"pdrouter/internal/outage"
 	"pdrouter/internal/redisdb"
 )
 
@@ -23,12 +24,12 @@ type Map struct {
 	log     *slog.Logger
 	signing signing
 	wake    chan struct{} // has room for one: there is something to write
+	outage  outage.Outage // Sync's
 
 	mu      sync.Mutex
 	entries map[string]entry
 	newest  map[string]entry // with a signer: of each key what an older one does not replace, even where Redis has lost it
 	waiting map[string]entry // to be written
-	behind  bool
 }
 
 // NewMap returns a map that is shared under the key of prefix and name while Watch runs. With db nil it is this process's
@@ -104,6 +105,12 @@ func (m *Map) Sync(ctx context.Context) error {
 		return nil
 	}
 	all, err := m.exchange(ctx, round)
+	switch {
+	case err == nil:
+		m.outage.Over(m.log, "shared: gateways exchange entries again", "key", m.key)
+	case ctx.Err() == nil:
+		m.outage.Failed(m.log, "shared: gateways do not exchange entries; requests go on, and entries known here hold until their leases end", err, "key", m.key)
+	}
 	now := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,15 +120,7 @@ func (m *Map) Sync(ctx context.Context) error {
 				m.waiting[key] = it
 			}
 		}
-		if !m.behind && ctx.Err() == nil {
-			m.log.Warn("what gateways have in common is not known", "key", m.key, "err", err)
-			m.behind = true
-		}
 		return err
-	}
-	if m.behind {
-		m.log.Info("what gateways have in common is known again", "key", m.key)
-		m.behind = false
 	}
 	m.learnLocked(all, now)
 	return nil

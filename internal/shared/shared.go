@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"pdrouter/internal/outage"
 	"pdrouter/internal/redisdb"
 )
 
@@ -55,6 +56,7 @@ type Cache struct {
 
 	failures, dropped, late atomic.Uint64
 	behind                  atomic.Bool
+	outage                  outage.Outage // Run's
 }
 
 // CacheStats is what a Cache has counted.
@@ -207,15 +209,13 @@ func (c *Cache) writeAll(ctx context.Context) error {
 		}
 		failed := c.write(ctx, round)
 		if failed == nil {
-			if c.behind.Swap(false) {
-				c.log.Info("entries are shared with the other gateways again")
-			}
+			c.behind.Store(false)
+			c.outage.Over(c.log, "shared: other gateways learn of new entries again", "prefix", c.prefix)
 			continue
 		}
 		c.failures.Add(1)
-		if !c.behind.Swap(true) {
-			c.log.Warn("entries are not shared with the other gateways", "err", failed)
-		}
+		c.behind.Store(true)
+		c.outage.Failed(c.log, "shared: other gateways do not learn of new entries; requests go on", failed, "prefix", c.prefix)
 		return failed
 	}
 }

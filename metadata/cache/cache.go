@@ -2,8 +2,8 @@
 // read without waiting. It does not decide which of two records is newer than the store does: a record's own generation and time of
 // publication do. The gateway asks it for each request, and the metadata routes answer reads from it.
 //
-// Read cache.go, then copy.go (what is known of one engine, pure), follow.go, pass.go (one pass over the store),
-// subscribers.go and outage.go.
+// Read cache.go, then copy.go (what is known of one engine, pure), follow.go, pass.go (one pass over the store), and
+// subscribers.go.
 package cache
 
 import (

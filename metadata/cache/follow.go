@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdrouter/internal/background"
+	"pdrouter/internal/outage"
 	"pdrouter/metadata"
 )
 
@@ -51,7 +52,7 @@ func (c *Cache) Run(ctx context.Context) error {
 	defer refresh.Stop()
 	retry := time.NewTimer(c.cfg.Refresh)
 	defer retry.Stop()
-	var out outage
+	var out outage.Outage
 	for {
 		select {
 		case <-ctx.Done():
@@ -63,11 +64,11 @@ func (c *Cache) Run(ctx context.Context) error {
 		}
 		background.Sleep(ctx, c.cfg.Settle)
 		if err := c.follow(ctx); err != nil && ctx.Err() == nil {
-			out.failed(c.log, "metadata: cache: read; keeping the last good copy", err)
+			out.Failed(c.log, "metadata: cache: read; requests go on by the last good copy until its leases end", err)
 		}
 		next, waiting := c.waiting()
 		if !waiting {
-			out.over(c.log, "metadata: cache: read")
+			out.Over(c.log, "metadata: cache: read: over")
 			next = time.Now().Add(c.cfg.Refresh)
 		}
 		retry.Reset(time.Until(next))
@@ -77,12 +78,12 @@ func (c *Cache) Run(ctx context.Context) error {
 // watch hears what the store announces until ctx ends.
 func (c *Cache) watch(ctx context.Context) {
 	failures := 0 // in a row
-	var out outage
+	var out outage.Outage
 	for ctx.Err() == nil {
 		err := c.store.Watch(ctx, func(ch metadata.Change) {
 			if ch.Engine == "" {
 				failures = 0
-				out.over(c.log, "metadata: watch")
+				out.Over(c.log, "metadata: watch: over")
 				c.mu.Lock()
 				c.hearing = true
 				c.stats.Watches++
@@ -95,7 +96,7 @@ func (c *Cache) watch(ctx context.Context) {
 			c.hearing, c.missed, c.apart = false, true, true
 			c.stats.Deaf++
 			c.mu.Unlock()
-			out.failed(c.log, "metadata: watch; trying again", err)
+			out.Failed(c.log, "metadata: watch; trying again", err)
 			background.Sleep(ctx, c.cfg.pause(failures))
 			failures++
 		}
