@@ -31,13 +31,10 @@ func (x *Exchange) moves() []policies.Move {
 
 // moveFirst begins the move that the choice begins with. It reports false if the request is not to wait for it.
 func (x *Exchange) moveFirst(c policies.Choice) bool {
-	move, e, began := x.all.Moves.Begin(x.turn.offer, c)
+	move, e := x.all.Moves.Begin(x.turn.offer, c)
 	x.Sum.Move = &report.Move{From: e.From, To: e.To, Tokens: e.Tokens, Predicted: e.Predicted, Patience: e.Patience, Result: e.Result.String(), Why: c.Why()}
-	if began {
-		x.turn.move = move
-	}
-	x.turn.offer = nil
-	return began
+	x.turn.move, x.turn.offer = move, nil
+	return move != nil
 }
 
 // selectFirst is selectEngines. After a move that was late it leaves out the engine that had not answered, unless no other is left.

@@ -70,7 +70,8 @@ type Conversation struct {
 	Role    Role
 	Adapter string
 	Session uint64
-	Tokens  int // of the prompt
+	Tokens  int       // of the prompt
+	At      time.Time // when it is asked
 }
 
 // NextHome returns the engine of the role that would serve the next turn of a conversation if the engine from did not, and that can read from's
@@ -79,7 +80,7 @@ func (f *Fleet) NextHome(c Conversation, from *Engine) *Engine {
 	not := Excluded{}.Add(from, 0)
 	k, q := f.asks(c)
 	for range len(c.Model.Prefill) + len(c.Model.Decode) {
-		if e := k.home(q, c.Role, not); e == nil || f.Reads(e, from) {
+		if e := k.home(q, c.Role, not, c.At); e == nil || f.Reads(e, from) {
 			return e
 		} else {
 			not = not.Add(e, 0)
@@ -93,7 +94,7 @@ func (f *Fleet) NextHome(c Conversation, from *Engine) *Engine {
 func (f *Fleet) Home(c Conversation) *Engine {
 	k, q := f.asks(c)
 	k.fullShare = true
-	return k.home(q, c.Role, Excluded{})
+	return k.home(q, c.Role, Excluded{}, c.At)
 }
 
 // asks readies the choice of an engine for the next turn of a conversation.
@@ -108,8 +109,9 @@ func (f *Fleet) asks(c Conversation) (*Selection, policies.Request) {
 }
 
 // home is the engine of a role that would be chosen.
-func (k *Selection) home(q policies.Request, r Role, not Excluded) *Engine {
+func (k *Selection) home(q policies.Request, r Role, not Excluded, at time.Time) *Engine {
 	k.Begin(not, true)
+	k.Now = at
 	choice, _ := k.chooseInRounds(k.complete(q))
 	var e *Engine
 	switch {

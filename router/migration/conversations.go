@@ -73,8 +73,8 @@ func (c *conversation) copyAt(e *fleet.Engine, run uint64) (most int) {
 }
 
 // asFleet is the conversation as the choice of an engine of a role goes by it.
-func (c *conversation) asFleet(m *fleet.Model, r fleet.Role) fleet.Conversation {
-	return fleet.Conversation{Model: m, Role: r, Adapter: c.adapter, Session: c.session, Tokens: c.prompt}
+func (c *conversation) asFleet(m *fleet.Model, r fleet.Role, now time.Time) fleet.Conversation {
+	return fleet.Conversation{Model: m, Role: r, Adapter: c.adapter, Session: c.session, Tokens: c.prompt, At: now}
 }
 
 // follow takes over what is known of the conversation from what was kept of it before its latest turn.
@@ -206,5 +206,7 @@ func (t *conversations) shrink() {
 
 // latest returns those that are kept, the one with the latest turn first.
 func (t *conversations) latest() []*conversation {
-	return slices.SortedFunc(maps.Values(t.by), func(a, b *conversation) int { return b.turned.Compare(a.turned) })
+	return slices.SortedFunc(maps.Values(t.by), func(a, b *conversation) int {
+		return cmp.Or(b.turned.Compare(a.turned), slices.Compare(a.key[:], b.key[:]))
+	})
 }

@@ -89,7 +89,7 @@ type chats struct {
 func newChats(t *testing.T) *chats {
 	s := &Snapshot{Config: &config.Config{Migration: config.Migration{Mode: config.MigrationEnabled, MaxIdle: time.Hour}}, Fleet: &fleet.Fleet{}}
 	m := New(Parts{Log: slog.New(slog.DiscardHandler), Current: func() *Snapshot { return s }})
-	m.known.setLimit(1 << 20)
+	m.plans.known.setLimit(1 << 20)
 	return &chats{m, t, new(fleet.Engine)}
 }
 
@@ -156,10 +156,10 @@ func TestTurnsAreCounted(t *testing.T) {
 	c := newChats(t)
 	c.turn("t", 0, "s1 u1", "")
 	to := new(fleet.Engine)
-	first := c.known.latest()[0]
+	first := c.plans.known.latest()[0]
 	first.copied(to, 3, 48)
 	c.turn("t", 0, "s1 u1 a1 u2", "")
-	next := c.known.latest()[0]
+	next := c.plans.known.latest()[0]
 	if next.begun != first.begun || next.turns.n < 1.9 || next.copyAt(to, 3) != 48 || next.copyAt(to, 4) != 0 {
 		t.Errorf("begun %v, %v turns, copies %v", next.begun.Sub(first.begun), next.turns.n, next.copies)
 	}

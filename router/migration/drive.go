@@ -20,17 +20,8 @@ import (
 // driver is the only driver of a Move. One goroutine owns it; the legs run on others and tell it of their ends.
 type driver struct {
 	*Mover
-	s        *Snapshot
+	*Planned
 	conn     connector.Connector
-	c        *conversation
-	ids      []uint32 // that are moved: whole blocks
-	from, to *fleet.Engine
-
-	run uint64 // of from, that is asked
-
-	role     fleet.Role                   // of from
-	queue    *queue                       // that the move was in; nil: none
-	waits    float64                      // seconds that both engines were thought to have others to serve when it began
 	unneeded context.Context              // ends when the request that waits for the move is over; nil: no request waits
 	told     func(Ended)                  // is called when all is noted of its end; may be nil
 	asked    atomic.Pointer[fleet.Engine] // last; others read it too
@@ -72,13 +63,13 @@ func (d *driver) drive(ctx context.Context) Result {
 // cut leaves of what is moved what the source still has, as far as both engines say what they have. If nothing is left, it says why.
 func (d *driver) cut() (why Result, any bool) {
 	model := d.s.Fleet.Models[d.c.model]
-	has := d.s.Fleet.Leading(d.c.asFleet(model, fleet.Decode), d.c.saltText, d.ids)
-	if n, known := has(d.from); known && n < len(d.ids) {
-		if d.ids = d.ids[:n-n%blockOf(d.s.Fleet, model)]; len(d.ids) < max(1, d.s.Config.Migration.MinTokens) {
+	has := d.s.Fleet.Leading(d.c.asFleet(model, fleet.Decode, d.began), d.c.saltText, d.IDs)
+	if n, known := has(d.From); known && n < len(d.IDs) {
+		if d.IDs = d.IDs[:n-n%blockOf(d.s.Fleet, model)]; len(d.IDs) < max(1, d.s.Config.Migration.MinTokens) {
 			return Evicted, false
 		}
 	}
-	if n, known := has(d.to); known && n >= len(d.ids) {
+	if n, known := has(d.To); known && n >= len(d.IDs) {
 		return AlreadyThere, false
 	}
 	return Moved, true
@@ -94,9 +85,9 @@ func (d *driver) step(e Event) {
 func (d *driver) perform(a Action) {
 	switch a.Do {
 	case DoExport:
-		d.ask(&d.export, d.from, d.conn.PrefillMembers(nil, &d.h), d.exported)
+		d.ask(&d.export, d.From, d.conn.PrefillMembers(nil, &d.h), d.exported)
 	case DoImport:
-		d.ask(&d.read, d.to, d.conn.DecodeMembers(nil, &d.h), d.imported)
+		d.ask(&d.read, d.To, d.conn.DecodeMembers(nil, &d.h), d.imported)
 	case DoCancelExport:
 		d.export.Cancel(leg.ErrEnded)
 		d.cancel()
@@ -108,7 +99,7 @@ func (d *driver) perform(a Action) {
 		d.freeOpen()
 	case DoCountLeak:
 		if d.conn.Traits().Stock != nil {
-			d.reclaim.Start(d.job(), func(ctx context.Context) { d.reclaim.CountLeak(ctx, d.job(), d.from, reclaim.CauseNoAnswer) }, nil)
+			d.reclaim.Start(d.job(), func(ctx context.Context) { d.reclaim.CountLeak(ctx, d.job(), d.From, reclaim.CauseNoAnswer) }, nil)
 		}
 		d.cancel()
 	case DoDone:
@@ -119,11 +110,11 @@ func (d *driver) perform(a Action) {
 
 // name has both engines' runs named in the hand-off, where they name each other, and signs the ticket.
 func (d *driver) name() bool {
-	if !d.from.Publishes {
+	if !d.From.Publishes {
 		return true
 	}
 	var ok bool
-	if d.h.Prefill, d.h.Decode, ok = d.s.Fleet.Incarnations(d.from, d.to); !ok {
+	if d.h.Prefill, d.h.Decode, ok = d.s.Fleet.Incarnations(d.From, d.To); !ok {
 		return false
 	}
 	d.h.ValidMS = d.s.Config.Migration.Timeout.Milliseconds()
@@ -161,9 +152,9 @@ func (d *driver) ask(l *leg.Leg, e *fleet.Engine, members []byte, then func(leg.
 
 // body writes the request of either leg: the tokens that are moved, and an answer of one token, which nobody reads.
 func (d *driver) body(members []byte) []byte {
-	dst := append(make([]byte, 0, 256+7*len(d.ids)+len(members)), `{"model":`...)
+	dst := append(make([]byte, 0, 256+7*len(d.IDs)+len(members)), `{"model":`...)
 	dst = append(openai.AppendString(dst, d.c.asked), `,"prompt":[`...)
-	for i, id := range d.ids {
+	for i, id := range d.IDs {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
@@ -187,7 +178,7 @@ func (d *driver) exported(v leg.Result) Event {
 		return Event{Kind: EvExportBroken, Why: Failed}
 	}
 	kv := d.export.Answer.KVParams
-	if d.from.Publishes {
+	if d.From.Publishes {
 		d.h.KVParams = kv
 		if d.conn.Accept(&d.h, kv) == dispatch.EvPrefillUsable {
 			return Event{Kind: EvExported}
@@ -212,7 +203,7 @@ func (d *driver) exported(v leg.Result) Event {
 func (d *driver) imported(v leg.Result) Event {
 	switch {
 	case v == leg.Usable:
-		d.reclaim.Answered(d.s.Reclaim, d.to, d.read.Answer.KVParams)
+		d.reclaim.Answered(d.s.Reclaim, d.To, d.read.Answer.KVParams)
 		return Event{Kind: EvImported}
 	case v == leg.Refused, d.read.Unsent():
 		return Event{Kind: EvImportUnstarted, Why: Refused}
@@ -222,8 +213,8 @@ func (d *driver) imported(v leg.Result) Event {
 
 // job is what frees what the move may leave with the two engines.
 func (d *driver) job() *reclaim.Job {
-	m := reclaim.NewJob(d.s.Reclaim, &d.h, d.conn, d.c.model, d.from, d.to)
-	m.Tokens = len(d.ids)
+	m := reclaim.NewJob(d.s.Reclaim, &d.h, d.conn, d.c.model, d.From, d.To)
+	m.Tokens = len(d.IDs)
 	return m
 }
 
@@ -234,7 +225,7 @@ func (d *driver) free(held reclaim.PrefillHeld) {
 		return
 	}
 	m := d.job()
-	d.reclaim.Start(m, func(ctx context.Context) { d.reclaim.FreePrefill(ctx, m, held, reclaim.Certain) }, d.from)
+	d.reclaim.Start(m, func(ctx context.Context) { d.reclaim.FreePrefill(ctx, m, held, reclaim.Certain) }, d.From)
 }
 
 // freeOpen ends the target's leg, which is open still.
@@ -253,14 +244,14 @@ func (d *driver) freeOpen() {
 		m.OpenLeg, m.BegunInOrder = &d.read, true
 	}
 	see := func(ctx context.Context) { d.reclaim.FreeDecode(ctx, m) }
-	if why := m.Snapshot.CannotNotify(d.to); why != reclaim.CauseNone {
+	if why := m.Snapshot.CannotNotify(d.To); why != reclaim.CauseNone {
 		d.read.Cancel(leg.ErrEnded)
 		see = func(ctx context.Context) {
-			d.reclaim.CountLeak(ctx, m, d.to, why)
+			d.reclaim.CountLeak(ctx, m, d.To, why)
 			d.reclaim.FreeFirstAnswer(ctx, m, reclaim.Possible)
 		}
 	}
-	if !d.reclaim.Start(m, see, d.to) {
+	if !d.reclaim.Start(m, see, d.To) {
 		d.read.Cancel(leg.ErrEnded)
 	}
 }
@@ -268,6 +259,6 @@ func (d *driver) freeOpen() {
 // cancel tells engines of connector kvplane that the transfer is over.
 func (d *driver) cancel() {
 	if d.conn.Traits().Cancels {
-		d.transfers.Cancel(d.s.Config, d.s.Token, d.h.Transfer, reason.Deadline, d.from, d.to)
+		d.transfers.Cancel(d.s.Config, d.s.Token, d.h.Transfer, reason.Deadline, d.From, d.To)
 	}
 }

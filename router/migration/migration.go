@@ -3,17 +3,17 @@
 // two requests of one token for the same token ids: the source keeps their KV for another engine, the target reads it and has it in its prefix
 // cache from then on. So it is exact whatever the client sends next: the KV is of these tokens, and an engine finds it by these tokens alone.
 //
-// move.go is one move as a pure state machine, drive.go carries it out. drain.go, warm.go and replicate.go say which moves there are to be, each for
-// one Reason, choose.go and shared.go what of all that is kept is worth it, and schedule.go begins them within the budgets. What a move that fails
-// leaves with engines is handed to package reclaim. Those of route.go come before a request that waits for them, where package policies has found
-// that this is its best path; no request waits for another, and none fails by a move. Package policies, by way of package router/fleet, says where a
-// conversation goes.
+// Plans (plans.go) decides: it takes the time and begins nothing. drain.go, warm.go and replicate.go say which moves there are to be, each for one
+// Reason, choose.go and shared.go what of all that is kept is worth it, and schedule.go which of them begin within the budgets. Those of route.go come
+// before a request that waits for them, where package policies has found that this is its best path; no request waits for another, and none fails by
+// a move. Package policies, by way of package router/fleet, says where a conversation goes. Mover carries out what Plans decides: move.go is one move as
+// a pure state machine, drive.go its I/O. What a move that fails leaves with engines is handed to package reclaim. Package bench/simulate has Plans
+// decide of modelled engines.
 package migration
 
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"pdrouter/internal/background"
@@ -69,30 +69,7 @@ type Mover struct {
 	wake      chan struct{}   // has a buffer of one
 	over      context.Context // ends with Run
 	end       context.CancelFunc
-	budgets   fleet.PerEngine[budget]
-
-	mu     sync.Mutex
-	moves  string // what migration.mode and migration.uses were when Update looked last
-	known  *conversations
-	lanes  map[lane]*queue
-	unable fleet.PerEngine[inability]
-	seen   seen
-	untold []Ended   // what unlock tells of
-	lookAt time.Time // when to look next for what conversations share
-	slower float64   // how many times as long as was thought moves take, in the mean of recent ones
-
-	arrivals // Run's
-}
-
-// inability is what a run of an engine has shown by a move: none of its conversations can be moved. The zero value is of one that has shown nothing.
-type inability struct {
-	run uint64
-	why Result
-}
-
-// of returns why nothing can be moved off a run.
-func (i *inability) of(run uint64) (why Result, unable bool) {
-	return i.why, i.why != Moved && i.run == run
+	plans     *Plans
 }
 
 // New returns one that moves nothing before Run.
@@ -103,7 +80,7 @@ func New(p Parts) *Mover {
 	over, end := context.WithCancel(context.Background())
 	return &Mover{
 		over: over, end: end, log: p.Log, current: p.Current, tasks: p.Tasks, cancels: p.Cancels, reclaim: p.Reclaim, transfers: p.Transfers, observe: p.Observe,
-		wake: make(chan struct{}, 1), budgets: fleet.NewPerEngine[budget](), known: newConversations(), unable: fleet.NewPerEngine[inability](), lanes: map[lane]*queue{}, slower: 1, seen: seen{running: map[*driver]Shown{}},
+		wake: make(chan struct{}, 1), plans: NewPlans(),
 	}
 }
 
@@ -120,41 +97,100 @@ func (m *Mover) Run(ctx context.Context) {
 		case <-timer.C:
 		}
 		now := time.Now()
-		again := m.plan(m.current(), now)
+		again := m.look(now)
 		timer.Reset(min(again, m.startDue(now)))
 	}
 }
 
-// unlock gives mu up, and tells of the moves that have ended, or that there are not, since it was taken.
-func (m *Mover) unlock() {
-	untold := m.untold
-	m.untold = nil
-	for _, e := range untold {
-		m.seen.endedLocked(e, time.Now())
+// look looks for moves that no engine's drain asks for, and returns when to look again.
+func (m *Mover) look(now time.Time) time.Duration {
+	s := m.current()
+	again, found := m.plans.Look(s, now)
+	m.plans.Rest(now.Add(replicatePart * time.Since(now)))
+	m.tell()
+	for _, f := range found {
+		m.log.Info("moves planned", "reason", f.Reason.String(), "mode", s.Config.Migration.Mode, "moves", f.Moves, "tokens", f.Tokens)
 	}
-	m.mu.Unlock()
-	for _, e := range untold {
+	return again
+}
+
+// startDue begins the moves that are due, and returns when to look again.
+func (m *Mover) startDue(now time.Time) time.Duration {
+	s := m.current()
+	for {
+		due, again, more := m.plans.Due(s, now, m.mayBegin(s))
+		m.tell()
+		for _, w := range due {
+			m.begin(&driver{Planned: w})
+		}
+		if !more {
+			return again
+		}
+	}
+}
+
+// mayBegin returns a function that takes a place for a move in the background. It returns false if too much runs there.
+func (m *Mover) mayBegin(s *Snapshot) func() bool {
+	return func() bool { return m.tasks.Reserve(s.Config.Limits.Background) }
+}
+
+// begin has a move carried out that has its place in the background.
+func (m *Mover) begin(dr *driver) {
+	dr.Mover, dr.conn = m, dr.s.Fleet.Models[dr.c.model].Connector
+	m.tasks.GoReserved(dr.Within, func(ctx context.Context) {
+		result := Failed
+		defer func() { m.ended(dr, result) }()
+		result = dr.drive(ctx)
+	})
+}
+
+// ended notes the end of a move.
+func (m *Mover) ended(dr *driver, result Result) {
+	out := m.plans.Ended(dr.Planned, result, time.Now())
+	m.tell()
+	message := "conversation not moved"
+	if out.Result == Moved {
+		message = "conversation moved"
+	}
+	m.log.Info(message, "reason", out.Reason.String(), "result", out.Result.String(), "from", out.From, "to", out.To, "tokens", out.Tokens,
+		"took_seconds", out.Took.Seconds(), "transfer_id", dr.h.Transfer)
+	background.Notify(m.wake)
+	if dr.told != nil {
+		dr.told(out)
+	}
+}
+
+// tell tells of the moves that have ended, or that there are not, since the last time.
+func (m *Mover) tell() {
+	for _, e := range m.plans.Told() {
 		m.observe(e)
 	}
 }
 
-// Stats is what there is now.
-type Stats struct {
-	Conversations int `json:"conversations"` // that are kept
-	Bytes         int `json:"bytes"`         // of memory
-	Running       int `json:"running"`       // moves
-	Waiting       int `json:"waiting"`       // conversations that are to be moved
-
-	Moves []Shown `json:"moves,omitempty"` // those that run, those that wait, and the latest that are over, the last first
+// Update takes the present configuration into use: what is kept, which engines drain, and what is moved.
+func (m *Mover) Update() {
+	m.plans.Update(m.current(), time.Now())
+	m.tell()
+	background.Notify(m.wake)
 }
+
+// Note keeps a conversation after a turn, as Plans.Note.
+func (m *Mover) Note(t *Turn) (moved *Ended) {
+	s := m.current()
+	if !s.Config.Migration.On() {
+		return nil
+	}
+	t.identify()
+	moved, due := m.plans.Note(s, t, time.Now())
+	m.tell()
+	if due {
+		background.Notify(m.wake)
+	}
+	return moved
+}
+
+// Remaining is how many conversations an engine that drains has yet to give away.
+func (m *Mover) Remaining(e *fleet.Engine) int { return m.plans.Remaining(e) }
 
 // Stats returns what there is now.
-func (m *Mover) Stats() Stats {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s := Stats{Conversations: len(m.known.by), Bytes: m.known.used, Running: len(m.seen.running), Moves: m.shownLocked(time.Now())}
-	for _, q := range m.lanes {
-		s.Waiting += len(q.waiting)
-	}
-	return s
-}
+func (m *Mover) Stats() Stats { return m.plans.Stats(time.Now()) }

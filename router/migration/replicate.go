@@ -17,46 +17,47 @@ const (
 	replicatePart = 50
 )
 
-// plan says which moves there are to be that no engine's drain asks for, and returns when to look again.
-func (m *Mover) plan(s *Snapshot, now time.Time) (again time.Duration) {
+// Look looks for moves that no engine's drain asks for, and returns when to look again, and what it has found. One goroutine calls it.
+func (p *Plans) Look(s *Snapshot, now time.Time) (again time.Duration, found []Found) {
 	again = time.Hour
 	if !s.Config.Migration.On() {
-		return again
+		return again, nil
 	}
 	if s.uses(ForWarmth) {
-		m.warm(s, now)
+		found = p.warm(s, now)
 		again = planEvery
 	} else {
-		m.arrivals = arrivals{}
+		p.arrivals = arrivals{}
 	}
 	if s.uses(ForReplica) {
-		again = min(again, m.lookForShared(s, now))
+		p.mu.Lock()
+		pause := p.lookAt.Sub(now)
+		p.mu.Unlock()
+		if pause <= 0 {
+			p.forgetReplicas()
+			found = p.replicate(s, now, found)
+			pause = replicateEvery
+			p.Rest(now.Add(pause))
+		}
+		again = min(again, pause)
 	}
-	return again
+	return again, found
 }
 
-// lookForShared looks for what conversations share, if it is time, and returns when to look again.
-func (m *Mover) lookForShared(s *Snapshot, now time.Time) (again time.Duration) {
-	m.mu.Lock()
-	again = m.lookAt.Sub(now)
-	m.mu.Unlock()
-	if again > 0 {
-		return again
+// Rest has Look not look before a time for what conversations share.
+func (p *Plans) Rest(until time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if until.After(p.lookAt) {
+		p.lookAt = until
 	}
-	m.forgetReplicas()
-	m.replicate(s, now)
-	again = max(replicateEvery, replicatePart*time.Since(now))
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.lookAt = now.Add(again)
-	return again
 }
 
 // forgetReplicas drops what waits since an earlier look: this one goes by what there is now.
-func (m *Mover) forgetReplicas() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for l, q := range m.lanes {
+func (p *Plans) forgetReplicas() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l, q := range p.lanes {
 		if l.reason == ForReplica {
 			q.waiting = nil
 		}
@@ -69,10 +70,10 @@ type kind struct {
 	role               fleet.Role
 }
 
-// replicate has what many conversations begin with copied, where one engine alone has it and another is less busy.
-func (m *Mover) replicate(s *Snapshot, now time.Time) {
+// replicate has what many conversations begin with copied, where one engine alone has it and another is less busy. It appends that to found.
+func (p *Plans) replicate(s *Snapshot, now time.Time, found []Found) []Found {
 	limits := &s.Config.Migration
-	for k, all := range m.beginnings(s, now) {
+	for k, all := range p.beginnings(s, now) {
 		model := s.Fleet.Models[k.model]
 		engines := model.Decode
 		if k.role == fleet.Prefill {
@@ -90,13 +91,14 @@ func (m *Mover) replicate(s *Snapshot, now time.Time) {
 			}
 			o := offer{c: sh.c, role: k.role, from: from.engine, run: from.run, to: to, tokens: sh.tokens}
 			// Of the conversations to come the two engines will have half each.
-			if o.worth = sh.n/2*model.ComputeSeconds(sh.tokens) - m.moveSeconds(model, sh.tokens); o.worth > 0 {
+			if o.worth = sh.n/2*model.ComputeSeconds(sh.tokens) - p.moveSeconds(model, sh.tokens); o.worth > 0 {
 				offers = append(offers, o)
 			}
 		}
 		room := limits.TokensPerSecond * int(replicateEvery/time.Second)
-		m.offer(s, ForReplica, choose(offers, room, apart()))
+		found = p.offer(s, ForReplica, choose(offers, room, apart()), now, found)
 	}
+	return found
 }
 
 // apart returns a function that takes the offers that do not begin with one that was taken, nor one that was taken with them.
@@ -115,18 +117,18 @@ func apart() func(*offer) bool {
 }
 
 // moveSeconds is how long a move is thought to take, by those before.
-func (m *Mover) moveSeconds(model *fleet.Model, tokens int) float64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.slower * model.MoveSeconds(tokens)
+func (p *Plans) moveSeconds(model *fleet.Model, tokens int) float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.slower * model.MoveSeconds(tokens)
 }
 
 // beginnings returns the conversations that may share KV, by their kinds.
-func (m *Mover) beginnings(s *Snapshot, now time.Time) map[kind][]beginning {
+func (p *Plans) beginnings(s *Snapshot, now time.Time) map[kind][]beginning {
 	out := map[kind][]beginning{}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, c := range m.known.latest() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.known.latest() {
 		role := fleet.Decode
 		if c.at[fleet.Prefill].engine != nil {
 			role = fleet.Prefill

@@ -21,19 +21,31 @@ type Offer struct {
 	roles [2]fleet.Role // of the moves
 }
 
-// Offer returns what can be moved for the next turn of a conversation, nil if nothing can: the gateway does not know its tokens, it was moved since
-// its latest turn, or its engines can take part in no more moves now. cached is how many tokens an engine is thought to have of the turn's prompt.
-// What of t is known only at the end of a turn need not be set. The engines are those of model, which is of f.
+// Offer returns what can be moved for the next turn of a conversation, as Plans.Offer. What of t is known only at the end of a turn need not be set.
 func (m *Mover) Offer(f *fleet.Fleet, model *fleet.Model, t *Turn, cached func(*fleet.Engine) int) *Offer {
 	s := m.current()
-	if !s.Config.Migration.On() || !s.uses(ForRoute) || model.Forecast == nil {
+	if !s.offers(model) {
 		return nil
 	}
-	names, _ := namesOf(t)
-	now := time.Now()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c := m.known.before(names)
+	t.identify()
+	return m.plans.Offer(s, f, model, t, cached, time.Now())
+}
+
+// offers reports whether moves are offered to requests for a model.
+func (s *Snapshot) offers(model *fleet.Model) bool {
+	return s.Config.Migration.On() && s.uses(ForRoute) && model.Forecast != nil
+}
+
+// Offer returns what can be moved for the next turn of a conversation, nil if nothing can: the gateway does not know its tokens, it was moved since
+// its latest turn, or its engines can take part in no more moves now. cached is how many tokens an engine is thought to have of the turn's prompt.
+// Of t only its identity need be set. The engines are those of model, which is of f.
+func (p *Plans) Offer(s *Snapshot, f *fleet.Fleet, model *fleet.Model, t *Turn, cached func(*fleet.Engine) int, now time.Time) *Offer {
+	if !s.offers(model) {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.known.before(t.Names)
 	if c == nil || c.awaited || c.moved || now.Sub(c.turned) > s.Config.Migration.MaxIdle {
 		return nil
 	}
@@ -41,7 +53,7 @@ func (m *Mover) Offer(f *fleet.Fleet, model *fleet.Model, t *Turn, cached func(*
 	block := blockOf(f, model)
 	for _, r := range []fleet.Role{fleet.Decode, fleet.Prefill} {
 		from := c.at[r].engine
-		if from == nil || r == fleet.Prefill && from == c.at[fleet.Decode].engine || !m.givesLocked(s, c.at[r], now) {
+		if from == nil || r == fleet.Prefill && from == c.at[fleet.Decode].engine || !p.givesLocked(s, c.at[r], now) {
 			continue
 		}
 		tokens := c.tokensAt(r)
@@ -51,8 +63,8 @@ func (m *Mover) Offer(f *fleet.Fleet, model *fleet.Model, t *Turn, cached func(*
 		move := policies.Move{From: from.Name, Tokens: tokens, Work: workOf(from, now)}
 		move.Cached = min(cached(from), int(float64(tokens)*c.scale))
 		move.Last = max(1, int(float64(block)*c.scale))
-		move.Prefill = m.secondsLocked(o, from, model.Prefill, tokens, now, &move.Differs)
-		move.Decode = m.secondsLocked(o, from, model.Decode, tokens, now, &move.Differs)
+		move.Prefill = p.secondsLocked(o, from, model.Prefill, tokens, now, &move.Differs)
+		move.Decode = p.secondsLocked(o, from, model.Decode, tokens, now, &move.Differs)
 		o.roles[len(o.Moves)] = r
 		o.Moves = append(o.Moves, move)
 	}
@@ -74,31 +86,60 @@ func (m *Mover) Explain(f *fleet.Fleet, model *fleet.Model, adapter string, b *o
 }
 
 // givesLocked reports whether a place can be moved from now.
-func (m *Mover) givesLocked(s *Snapshot, at place, now time.Time) bool {
+func (p *Plans) givesLocked(s *Snapshot, at place, now time.Time) bool {
 	e := at.engine
-	if _, unable := m.unable.Of(e).of(at.run); unable || at.run != s.Fleet.RunOf(e) || s.Fleet.Engine(e.Name) != e || e.Forecast() == nil {
+	if _, unable := p.unable.Of(e).of(at.run); unable || at.run != s.Fleet.RunOf(e) || s.Fleet.Engine(e.Name) != e || e.Forecast() == nil {
 		return false
 	}
-	return m.takesPartLocked(s, e, now)
+	return p.takesPartLocked(s, e, now)
 }
 
 // takesPartLocked reports whether an engine can take part in a move that a request waits for, and begin now.
-func (m *Mover) takesPartLocked(s *Snapshot, e *fleet.Engine, now time.Time) bool {
-	b := m.budgets.Of(e)
+func (p *Plans) takesPartLocked(s *Snapshot, e *fleet.Engine, now time.Time) bool {
+	b := p.budgets.Of(e)
 	pause, ok := b.wait(now, s.Config.Migration.PerEngine)
 	return ok && pause == 0 && !e.Down.Load() && !now.Before(b.failed)
 }
 
 // secondsLocked is how long a move takes to each engine; 0 if it cannot be moved there now.
-func (m *Mover) secondsLocked(o *Offer, from *fleet.Engine, engines []*fleet.Engine, tokens int, now time.Time, differs *float64) []float64 {
+func (p *Plans) secondsLocked(o *Offer, from *fleet.Engine, engines []*fleet.Engine, tokens int, now time.Time, differs *float64) []float64 {
 	out := make([]float64, len(engines))
 	for i, to := range engines {
-		if to == from || to.Forecast() == nil || !to.Usable() || !m.takesPartLocked(o.s, to, now) || !o.s.Fleet.Reads(to, from) {
+		if to == from || to.Forecast() == nil || !to.Usable() || !p.takesPartLocked(o.s, to, now) || !o.s.Fleet.Reads(to, from) {
 			continue
 		}
 		out[i], *differs = o.model.Forecast.Migration(from.Forecast(), to.Forecast(), tokens)
 	}
 	return out
+}
+
+// Begin returns the move that a choice has taken of an offer. It ends within the choice's patience, or the time of Ended.Patience. It returns nil if
+// it does not begin: migration.mode is dry_run, or it cannot begin any more. begun says which of them, and what is expected of a move that begins. may
+// is that of Due.
+func (p *Plans) Begin(o *Offer, choice policies.Choice, now time.Time, may func() bool) (w *Planned, begun Ended) {
+	move, role, c := &o.Moves[choice.Move-1], o.roles[choice.Move-1], o.c
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := c.at[role]
+	to, seconds := o.model.Decode[choice.Decode], move.Decode[choice.Decode]
+	if choice.Split {
+		to, seconds = o.model.Prefill[choice.Prefill], move.Prefill[choice.Prefill]
+	}
+	w = &Planned{Reason: ForRoute, From: at.engine, To: to, IDs: c.ids[:move.Tokens], s: o.s, c: c, run: at.run, role: role,
+		predicted: secondsOf(move.Work.Wait + workOf(to, now).Wait + seconds), patience: min(secondsOf(float64(choice.Patience)), o.s.Config.Migration.Timeout)}
+	w.Within = w.patience
+	begun = w.ended(DryRun, 0)
+	begun.From = move.From
+	if o.s.Config.Migration.Mode == config.MigrationEnabled {
+		if p.known.has(c) && !c.awaited && !c.moved && at.engine.Name == move.From && p.givesLocked(o.s, at, now) && p.takesPartLocked(o.s, to, now) && may() {
+			p.beginLocked(w, now)
+			c.awaited = true
+			return w, begun
+		}
+		begun.Result = Left
+	}
+	p.tellLocked(begun, now)
+	return nil, begun
 }
 
 // Routed is a move that a request waits for.
@@ -115,69 +156,22 @@ func (r *Routed) Asked() *fleet.Engine { return r.move.asked.Load() }
 // Stop ends the move, as nobody waits for it any more. It may be called at any time, and does not wait.
 func (r *Routed) Stop() { r.stop() }
 
-// Begin begins the move that a choice has taken of an offer. It ends within the choice's patience, or the time of Ended.Patience. It returns false if it has
-// not begun: migration.mode is dry_run, or it cannot begin any more. begun says which of them, and what is expected of a move that has begun.
-func (m *Mover) Begin(o *Offer, choice policies.Choice) (r *Routed, begun Ended, began bool) {
-	now := time.Now()
-	move, role, c := &o.Moves[choice.Move-1], o.roles[choice.Move-1], o.c
-	m.mu.Lock()
-	defer m.unlock()
-	at := c.at[role]
-	to, seconds := o.model.Decode[choice.Decode], move.Decode[choice.Decode]
-	if choice.Split {
-		to, seconds = o.model.Prefill[choice.Prefill], move.Prefill[choice.Prefill]
+// Begin begins the move that a choice has taken of an offer, as Plans.Begin. It returns nil if it does not.
+func (m *Mover) Begin(o *Offer, choice policies.Choice) (r *Routed, begun Ended) {
+	w, begun := m.plans.Begin(o, choice, time.Now(), m.mayBegin(o.s))
+	m.tell()
+	if w == nil {
+		return nil, begun
 	}
-	out := Ended{Reason: ForRoute, Result: DryRun, Tokens: move.Tokens, From: move.From, To: to.Name}
-	out.Predicted = secondsOf(move.Work.Wait + workOf(to, now).Wait + seconds)
-	out.Patience = min(secondsOf(float64(choice.Patience)), o.s.Config.Migration.Timeout)
 	unneeded, stop := context.WithCancel(context.Background())
-	r = &Routed{Done: make(chan struct{}), Ended: out, stop: stop}
-	if o.s.Config.Migration.Mode != config.MigrationEnabled {
-		stop()
-		m.untold = append(m.untold, out)
-		return r, out, false
-	}
-	dr := &driver{Mover: m, s: o.s, conn: o.model.Connector, c: c, role: role, ids: c.ids[:move.Tokens], from: at.engine, run: at.run, to: to, unneeded: unneeded}
-	r.move = dr
-	dr.told = func(e Ended) {
+	r = &Routed{Done: make(chan struct{}), Ended: begun, stop: stop}
+	r.move = &driver{Planned: w, unneeded: unneeded, told: func(e Ended) {
 		stop()
 		r.Ended = e
 		close(r.Done)
-	}
-	if !m.known.has(c) || c.awaited || c.moved || at.engine.Name != move.From || !m.givesLocked(o.s, at, now) || !m.takesPartLocked(o.s, to, now) ||
-		!m.beginLocked(dr, out, out.Patience, now) {
-		stop()
-		out.Result = Left
-		m.untold = append(m.untold, out)
-		return r, out, false
-	}
-	c.awaited = true
-	return r, out, true
+	}}
+	m.begin(r.move)
+	return r, begun
 }
 
 func secondsOf(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
-
-// workOf is what an engine has to do.
-func workOf(e *fleet.Engine, now time.Time) (w policies.Work) {
-	if f := e.Forecast(); f != nil {
-		w = f.Work(fleet.Seconds(now))
-	}
-	return w
-}
-
-// learn takes in how long a move took. One that failed says only that it takes at least as long.
-func (m *Mover) learn(dr *driver, out Ended) {
-	model := dr.s.Fleet.Models[dr.c.model]
-	if model == nil || model.Forecast == nil {
-		return
-	}
-	from, to, seconds := dr.from.Forecast(), dr.to.Forecast(), max(out.Took.Seconds()-dr.waits, 1e-6)
-	switch out.Result {
-	case Moved:
-		model.Forecast.Migrated(from, to, out.Tokens, seconds)
-	case Late, Failed:
-		if expected, _ := model.Forecast.Migration(from, to, out.Tokens); seconds > expected {
-			model.Forecast.Migrated(from, to, out.Tokens, seconds)
-		}
-	}
-}

@@ -1,13 +1,11 @@
 package migration
 
 import (
-	"context"
+	"cmp"
 	"maps"
 	"slices"
 	"time"
 
-	"pdrouter/internal/background"
-	"pdrouter/metadata"
 	"pdrouter/router/fleet"
 )
 
@@ -31,22 +29,6 @@ type task struct {
 	tokens int        // how many that has
 }
 
-// startDue begins the moves that the budgets allow, and returns when to look again.
-func (m *Mover) startDue(now time.Time) time.Duration {
-	s, again := m.current(), time.Hour
-	m.mu.Lock()
-	lanes := slices.Collect(maps.Keys(m.lanes))
-	m.mu.Unlock()
-	for _, l := range lanes {
-		for more := true; more; {
-			var pause time.Duration
-			pause, more = m.startSome(s, l, now)
-			again = min(again, pause)
-		}
-	}
-	return again
-}
-
 const (
 	// mostAtOnce is how many moves are begun or dropped before requests that end may note their conversations: to choose a target takes time.
 	mostAtOnce = 8
@@ -54,58 +36,72 @@ const (
 	busyPause = time.Second
 )
 
-// startSome begins or drops the next moves of a lane. It reports whether there may be more to begin now; if not, it returns when to look again.
-func (m *Mover) startSome(s *Snapshot, l lane, now time.Time) (again time.Duration, more bool) {
-	m.mu.Lock()
-	defer m.unlock()
-	for range mostAtOnce {
-		q := m.lanes[l]
-		if q == nil || len(q.waiting) == 0 {
-			m.dropLane(l, q)
-			return time.Hour, false
+// Due returns moves that are to begin now, within the budgets, and when to ask again. With more there may be more now. may takes a place for one
+// move among what runs in the background; it returns false if there is none.
+func (p *Plans) Due(s *Snapshot, now time.Time, may func() bool) (due []*Planned, again time.Duration, more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	again = time.Hour
+	looked := 0
+	for _, l := range slices.SortedFunc(maps.Keys(p.lanes), lane.compare) {
+		q := p.lanes[l]
+		for len(q.waiting) > 0 {
+			if looked == mostAtOnce {
+				return due, 0, true
+			}
+			looked++
+			w, pause, ok := p.startLocked(s, l, q, now, may)
+			if w != nil {
+				due = append(due, w)
+			}
+			if pause > 0 {
+				again = min(again, pause)
+			}
+			if pause > 0 || !ok {
+				break
+			}
 		}
-		pause, ok := m.startLocked(s, l, q, now)
-		if !ok {
-			return time.Hour, false
-		}
-		if pause > 0 {
-			return pause, false
-		}
+		p.dropLane(l, q)
 	}
-	return time.Hour, true
+	return due, again, false
+}
+
+// compare orders lanes, so that the same moves are begun in the same order.
+func (l lane) compare(o lane) int {
+	return cmp.Or(cmp.Compare(l.reason, o.reason), cmp.Compare(l.from.Name, o.from.Name), cmp.Compare(nameOf(l.to), nameOf(o.to)))
 }
 
 // dropLane forgets a lane in which nothing waits or moves. Those of engines that drain stay until Update finds that they do not.
-func (m *Mover) dropLane(l lane, q *queue) {
-	if q != nil && len(q.waiting) == 0 && q.moving == 0 && l.reason != ForDrain {
-		delete(m.lanes, l)
+func (p *Plans) dropLane(l lane, q *queue) {
+	if len(q.waiting) == 0 && q.moving == 0 && l.reason != ForDrain {
+		delete(p.lanes, l)
 	}
 }
 
 // addLocked has a move wait in its lane.
-func (m *Mover) addLocked(l lane, t task) {
-	q := m.lanes[l]
+func (p *Plans) addLocked(l lane, t task) {
+	q := p.lanes[l]
 	if q == nil {
 		q = new(queue)
-		m.lanes[l] = q
+		p.lanes[l] = q
 	}
 	q.waiting = append(q.waiting, t)
 }
 
 // startLocked begins the first move of a lane, or drops it. It returns after which time it can; ok is false if that depends on the end of another
-// move, which wakes Run.
-func (m *Mover) startLocked(s *Snapshot, l lane, q *queue, now time.Time) (pause time.Duration, ok bool) {
-	t, limits, to := q.waiting[0], &s.Config.Migration, l.to
+// move, after which Due is to be asked again.
+func (p *Plans) startLocked(s *Snapshot, l lane, q *queue, now time.Time, may func() bool) (w *Planned, pause time.Duration, ok bool) {
+	t, to := q.waiting[0], l.to
 	c, tokens := t.c, t.tokens
-	drop := func(why Result) (time.Duration, bool) {
+	drop := func(why Result) (*Planned, time.Duration, bool) {
 		q.waiting = q.waiting[1:]
-		m.untold = append(m.untold, Ended{Reason: l.reason, Result: why, Tokens: tokens, From: l.from.Name, To: nameOf(l.to)})
-		return 0, true
+		p.tellLocked(Ended{Reason: l.reason, Result: why, Tokens: tokens, From: l.from.Name, To: nameOf(l.to)}, now)
+		return nil, 0, true
 	}
 	model := s.Fleet.Models[c.model]
-	why, unable := m.unable.Of(l.from).of(t.run)
+	why, unable := p.unable.Of(l.from).of(t.run)
 	switch {
-	case l.reason != ForReplica && !m.known.has(c), c.awaited, l.reason == ForDrain && c.at[t.role].engine != l.from:
+	case l.reason != ForReplica && !p.known.has(c), c.awaited, l.reason == ForDrain && c.at[t.role].engine != l.from:
 		return drop(Left)
 	case t.run != s.Fleet.RunOf(l.from):
 		return drop(Restarted)
@@ -119,17 +115,17 @@ func (m *Mover) startLocked(s *Snapshot, l lane, q *queue, now time.Time) (pause
 	if tokens -= tokens % blockOf(s.Fleet, model); tokens == 0 {
 		return drop(Short)
 	}
-	if pause, ok = m.spare(s, l.reason == ForWarmth, l.from, now); pause > 0 || !ok {
-		return pause, ok
+	if pause, ok = p.spare(s, l.reason == ForWarmth, l.from, now); pause > 0 || !ok {
+		return nil, pause, ok
 	}
 	if to == nil {
-		to = s.Fleet.NextHome(c.asFleet(model, t.role), l.from)
+		to = s.Fleet.NextHome(c.asFleet(model, t.role, now), l.from)
 	}
 	if to == nil {
 		return drop(NoTarget)
 	}
-	if pause, ok = m.spare(s, l.reason != ForDrain, to, now); pause > 0 || !ok {
-		return pause, ok
+	if pause, ok = p.spare(s, l.reason != ForDrain, to, now); pause > 0 || !ok {
+		return nil, pause, ok
 	}
 	if run := s.Fleet.RunOf(to); c.copyAt(to, run) >= tokens {
 		if l.reason == ForDrain { // as after a move: it is to leave this engine too if it drains
@@ -137,38 +133,20 @@ func (m *Mover) startLocked(s *Snapshot, l lane, q *queue, now time.Time) (pause
 		}
 		return drop(AlreadyThere)
 	}
-	dr := &driver{Mover: m, s: s, conn: model.Connector, c: c, ids: c.ids[:tokens], from: l.from, run: t.run, to: to, role: t.role, queue: q}
-	if !m.beginLocked(dr, Ended{Reason: l.reason}, limits.Timeout, now) {
-		return busyPause, true
+	if !may() {
+		return nil, busyPause, true
 	}
+	w = &Planned{Reason: l.reason, From: l.from, To: to, IDs: c.ids[:tokens], Within: s.Config.Migration.Timeout, s: s, c: c, run: t.run, role: t.role, queue: q}
+	p.beginLocked(w, now)
 	q.waiting = q.waiting[1:]
 	q.moving++
-	return 0, true
-}
-
-// beginLocked begins a move, which ends within a time. It returns false if too much runs in the background.
-func (m *Mover) beginLocked(dr *driver, out Ended, within time.Duration, now time.Time) bool {
-	if !m.tasks.Reserve(dr.s.Config.Limits.Background) {
-		return false
-	}
-	m.seen.running[dr] = Shown{Began: now, Reason: out.Reason.String(), State: "running", From: dr.from.Name, To: dr.to.Name, Moves: 1, Tokens: len(dr.ids)}
-	dr.waits = workOf(dr.from, now).Wait + workOf(dr.to, now).Wait
-	for _, e := range []*fleet.Engine{dr.from, dr.to} {
-		m.budgets.Of(e).begin(now, len(dr.ids), dr.s.Config.Migration.TokensPerSecond)
-	}
-	m.tasks.GoReserved(within, func(ctx context.Context) {
-		out.Result, out.Tokens, out.From, out.To = Failed, len(dr.ids), dr.from.Name, dr.to.Name
-		defer func() { m.ended(dr, out, now) }()
-		out.Result = dr.drive(ctx)
-		out.Tokens = len(dr.ids)
-	})
-	return true
+	return w, 0, true
 }
 
 // spare returns after which time an engine may take part in one more move; ok is false if that depends on the end of another. With quiet it is to
 // have no prompt to compute.
-func (m *Mover) spare(s *Snapshot, quiet bool, e *fleet.Engine, now time.Time) (pause time.Duration, ok bool) {
-	b := m.budgets.Of(e)
+func (p *Plans) spare(s *Snapshot, quiet bool, e *fleet.Engine, now time.Time) (pause time.Duration, ok bool) {
+	b := p.budgets.Of(e)
 	if pause, ok = b.wait(now, s.Config.Migration.PerEngine); pause > 0 || !ok {
 		return pause, ok
 	}
@@ -176,52 +154,6 @@ func (m *Mover) spare(s *Snapshot, quiet bool, e *fleet.Engine, now time.Time) (
 		return busyPause, true
 	}
 	return 0, true
-}
-
-// ended notes the end of a move.
-func (m *Mover) ended(dr *driver, out Ended, begun time.Time) {
-	out.Took = time.Since(begun)
-	m.learn(dr, out)
-	m.mu.Lock()
-	if dr.queue != nil {
-		dr.queue.moving--
-	}
-	delete(m.seen.running, dr)
-	dr.c.awaited, dr.c.moved = dr.c.awaited && out.Reason != ForRoute, dr.c.moved || out.Result == Moved
-	for _, e := range []*fleet.Engine{dr.from, dr.to} {
-		b := m.budgets.Of(e)
-		b.end()
-		if out.Reason == ForRoute && (out.Result == Failed || out.Result == Refused || out.Result == Late) {
-			b.failed = time.Now().Add(dr.s.Config.Migration.Timeout)
-		}
-	}
-	if out.Result == Moved {
-		out.Bytes = metadata.TokenBytes(dr.s.Fleet.Records(dr.to)) * float64(out.Tokens)
-		model := dr.s.Fleet.Models[dr.c.model]
-		m.slower += (out.Took.Seconds()/model.MoveSeconds(out.Tokens) - m.slower) / 8
-	}
-	switch {
-	case (out.Result == Moved || out.Result == AlreadyThere) && out.Reason == ForDrain && m.known.has(dr.c):
-		dr.c.at[dr.role] = place{dr.to, dr.s.Fleet.RunOf(dr.to)}
-	case out.Result == Moved || out.Result == AlreadyThere:
-		dr.c.copied(dr.to, dr.s.Fleet.RunOf(dr.to), len(dr.ids))
-	case out.Result == HybridCache, out.Result == NoHandOff && !dr.from.Publishes: // one that publishes records may have restarted meanwhile
-		*m.unable.Of(dr.from) = inability{dr.run, out.Result}
-	}
-	dr.c.lastMove = &out
-	m.untold = append(m.untold, out)
-	m.unlock()
-	message := "conversation not moved"
-	if out.Result == Moved {
-		dr.c.trace.Note(dr.to, out.Tokens, dr.c.prompt)
-		message = "conversation moved"
-	}
-	m.log.Info(message, "reason", out.Reason.String(), "result", out.Result.String(), "from", out.From, "to", out.To, "tokens", out.Tokens,
-		"took_seconds", out.Took.Seconds(), "transfer_id", dr.h.Transfer)
-	background.Notify(m.wake)
-	if dr.told != nil {
-		dr.told(out)
-	}
 }
 
 func nameOf(e *fleet.Engine) string {

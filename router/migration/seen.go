@@ -22,9 +22,9 @@ type Shown struct {
 // mostRecent is how many moves that are over are shown.
 const mostRecent = 32
 
-// seen are the moves that are shown. Mover.mu guards it.
+// seen are the moves that are shown. Plans.mu guards it.
 type seen struct {
-	running map[*driver]Shown
+	running map[*Planned]Shown
 	recent  []Shown // what ended last is last
 }
 
@@ -40,13 +40,13 @@ func (s *seen) endedLocked(e Ended, now time.Time) {
 }
 
 // shownLocked are the moves that run, those that wait, and the latest that are over, the last first.
-func (m *Mover) shownLocked(now time.Time) []Shown {
-	out := make([]Shown, 0, len(m.seen.running)+len(m.lanes)+len(m.seen.recent))
-	for _, s := range m.seen.running {
+func (p *Plans) shownLocked(now time.Time) []Shown {
+	out := make([]Shown, 0, len(p.seen.running)+len(p.lanes)+len(p.seen.recent))
+	for _, s := range p.seen.running {
 		s.Seconds = now.Sub(s.Began).Seconds()
 		out = append(out, s)
 	}
-	for l, q := range m.lanes {
+	for l, q := range p.lanes {
 		if len(q.waiting) == 0 {
 			continue
 		}
@@ -59,7 +59,7 @@ func (m *Mover) shownLocked(now time.Time) []Shown {
 	slices.SortFunc(out, func(a, b Shown) int {
 		return cmp.Or(cmp.Compare(a.State, b.State), a.Began.Compare(b.Began), strings.Compare(a.From, b.From), strings.Compare(a.To, b.To), strings.Compare(a.Reason, b.Reason))
 	})
-	for _, s := range slices.Backward(m.seen.recent) {
+	for _, s := range slices.Backward(p.seen.recent) {
 		out = append(out, s)
 	}
 	return out

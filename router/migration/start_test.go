@@ -14,15 +14,15 @@ func moverOf(t *testing.T, n int, known bool) (m *Mover, e *fleet.Engine) {
 	t.Helper()
 	s := &Snapshot{Config: &config.Config{}, Fleet: &fleet.Fleet{}}
 	m = New(Parts{Log: slog.New(slog.DiscardHandler), Current: func() *Snapshot { return s }})
-	m.known.setLimit(1 << 20)
+	m.plans.known.setLimit(1 << 20)
 	e = new(fleet.Engine)
 	for i := range n {
 		c := &conversation{ids: make([]uint32, 33)}
 		c.key[0], c.key[1], c.at[fleet.Decode] = uint64(i), 1, place{engine: e}
 		if known {
-			m.known.put("", c, nil)
+			m.plans.known.put("", c, nil)
 		}
-		m.addLocked(lane{reason: ForDrain, from: e}, task{c: c, role: fleet.Decode, tokens: 32})
+		m.plans.addLocked(lane{reason: ForDrain, from: e}, task{c: c, role: fleet.Decode, tokens: 32})
 	}
 	return m, e
 }
@@ -59,15 +59,15 @@ func TestUnableEngineIsRemembered(t *testing.T) {
 		dropped := map[Result]int{}
 		m.observe = func(o Ended) { dropped[o.Result]++ }
 		l := lane{reason: ForDrain, from: e}
-		q := m.lanes[l]
+		q := m.plans.lanes[l]
 		w := q.waiting[0]
 		q.waiting, q.moving = q.waiting[1:], 1
-		m.ended(&driver{Mover: m, s: m.current(), c: w.c, role: w.role, queue: q, from: e, to: new(fleet.Engine)}, Ended{Result: why}, time.Now())
+		m.ended(&driver{Mover: m, Planned: &Planned{s: m.current(), c: w.c, role: w.role, queue: q, From: e, To: new(fleet.Engine)}}, why)
 		m.startDue(time.Now())
 		if dropped[why] != 4 || len(dropped) != 1 {
 			t.Errorf("%s: %v", why, dropped)
 		}
-		if _, unable := m.unable.Of(e).of(1); unable {
+		if _, unable := m.plans.unable.Of(e).of(1); unable {
 			t.Errorf("%s: the next run is not asked", why)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"pdrouter/internal/background"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
 	"pdrouter/router/fleet"
@@ -39,6 +38,7 @@ type Turn struct {
 	Tenant  string
 	Session uint64       // a hash of what names its session; 0 if nothing does
 	Body    *openai.Body // of the request; it is not kept
+	Identity
 
 	// IDs to Decode are set at its end. Before, IDs are those of the prompt if the client sends them.
 	IDs    []uint32 // of prompt and answer; they must not be changed afterwards
@@ -46,6 +46,17 @@ type Turn struct {
 	Trace  *fleet.PromptTrace
 
 	Prefill, Decode *fleet.Engine // that have the KV of the prompt, and of all; Prefill is nil if decode served alone
+}
+
+// Identity is what a body says of its conversation.
+type Identity struct {
+	// Names are those of the turn: the last is its own, those before are of the turns that may have come before it. Without any its conversation is
+	// not kept.
+	Names    []tokens.Sum
+	Opening  tokens.Sum // of its conversation, by which its session knows it; zero: that cannot be told
+	Salt     []byte     // the cache's, as engines get it, JSON; nil: none. It is not kept
+	SaltText string     // what it says
+	Estimate int        // tokens of the prompt, as policies count them
 }
 
 // NewTurn is the turn that a request begins.
@@ -64,63 +75,58 @@ func NewTurn(model *fleet.Model, adapter string, b *openai.Body, tenant string, 
 // session has a name, a chat also belongs to the conversation of that session that began with the same messages, up to the first that is an answer:
 // the client has edited, or left out, some after these. Tenants, models, salts and sessions have nothing in common.
 //
-// It returns the last move of the conversation between its turn before and this one, nil if there was none.
-func (m *Mover) Note(t *Turn) (moved *Ended) {
-	s := m.current()
-	if !s.Config.Migration.On() {
-		return nil
+// It returns the last move of the conversation between its turn before and this one, nil if there was none; and whether there is a move that may be due.
+func (p *Plans) Note(s *Snapshot, t *Turn, now time.Time) (moved *Ended, due bool) {
+	if !s.Config.Migration.On() || len(t.Names) == 0 {
+		return nil, false
 	}
-	names, opening := namesOf(t)
-	if len(names) == 0 {
-		return nil
-	}
+	last := len(t.Names) - 1
 	c := &conversation{
-		key: names[len(names)-1], opening: opening, model: t.Model, asked: t.Asked, adapter: t.Adapter, session: t.Session,
-		ids: slices.Clip(t.IDs), prompt: t.Prompt, trace: t.Trace, turned: time.Now(),
-		scale: float64(t.Body.PromptTokens()) / float64(max(1, t.Prompt)),
-	}
-	c.begun, c.turns = c.turned, decayed{1, c.turned}
-	if salt := t.Body.CacheSalt(); openai.Given(salt) {
-		c.salt, c.saltText = slices.Clone(salt), t.Body.SaltText() // the body's bytes are used again
+		key: t.Names[last], opening: t.Opening, model: t.Model, asked: t.Asked, adapter: t.Adapter, session: t.Session,
+		salt: slices.Clone(t.Salt), saltText: t.SaltText, // the body's bytes are used again
+		ids: slices.Clip(t.IDs), prompt: t.Prompt, trace: t.Trace, turned: now, begun: now, turns: decayed{1, now},
+		scale: float64(t.Estimate) / float64(max(1, t.Prompt)),
 	}
 	c.at[fleet.Decode] = place{t.Decode, s.Fleet.RunOf(t.Decode)}
 	if t.Prefill != nil {
 		c.at[fleet.Prefill] = place{t.Prefill, s.Fleet.RunOf(t.Prefill)}
 	}
-	m.mu.Lock()
-	defer m.unlock()
-	if was := m.known.put(t.Tenant, c, names[:len(names)-1]); was != nil {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if was := p.known.put(t.Tenant, c, t.Names[:last]); was != nil {
 		c.follow(was, s.Config.Migration.MaxIdle)
 		moved = was.lastMove
 	}
-	if s.Config.Migration.Mode != config.MigrationEnabled || !m.known.has(c) {
-		return moved
+	if s.Config.Migration.Mode != config.MigrationEnabled || !p.known.has(c) {
+		return moved, false
 	}
 	for _, at := range c.at { // its engine may have begun to drain during the turn
-		if at.engine != nil && m.lanes[lane{reason: ForDrain, from: at.engine}] != nil {
-			m.leaveLocked(s, at.engine, c, c.turned)
-			background.Notify(m.wake)
+		if at.engine != nil && p.lanes[lane{reason: ForDrain, from: at.engine}] != nil {
+			p.leaveLocked(s, at.engine, c, now)
+			due = true
 		}
 	}
-	return moved
+	return moved, due
 }
 
-// namesOf are the names of the turn: the last is its own, those before are of the turns that may have come before it. opening is that of its
-// conversation, zero if it cannot be told.
-func namesOf(t *Turn) (names []tokens.Sum, opening tokens.Sum) {
+// identify reads the turn's identity from its body.
+func (t *Turn) identify() {
+	t.Estimate = t.Body.PromptTokens()
+	if salt := t.Body.CacheSalt(); openai.Given(salt) {
+		t.Salt, t.SaltText = salt, t.Body.SaltText()
+	}
 	if t.Body.Shape != openai.ShapeChat {
-		names = tokens.PromptOfIDs(t.Asked, t.Tenant, t.Body.CacheSalt(), t.IDs[:t.Prompt])
+		t.Names = tokens.PromptOfIDs(t.Asked, t.Tenant, t.Body.CacheSalt(), t.IDs[:t.Prompt])
 	}
 	answered := false
 	for _, b := range tokens.PromptOf(t.Asked, t.Tenant, t.Body) { // of a chat
-		names = append(names, b.Sum)
+		t.Names = append(t.Names, b.Sum)
 		if answered = answered || !b.User; !answered && t.Session != 0 {
-			opening = b.Sum
-			opening[0] ^= t.Session
+			t.Opening = b.Sum
+			t.Opening[0] ^= t.Session
 		}
 	}
-	for i := range names {
-		names[i][0] ^= t.Session
+	for i := range t.Names {
+		t.Names[i][0] ^= t.Session
 	}
-	return names, opening
 }

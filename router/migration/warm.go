@@ -4,12 +4,11 @@ import (
 	"slices"
 	"time"
 
-	"pdrouter/internal/background"
 	"pdrouter/router/config"
 	"pdrouter/router/fleet"
 )
 
-// arrivals are the runs of engines that have begun to serve. Run's goroutine owns them.
+// arrivals are the runs of engines that have begun to serve.
 type arrivals struct {
 	runs map[*fleet.Engine]uint64 // those that were seen; nil before the first look
 }
@@ -39,30 +38,33 @@ func (a *arrivals) arrived(s *Snapshot, now time.Time) (out []*fleet.Engine) {
 }
 
 // warm has engines that have begun to serve given the conversations whose next turns they would be given, as far as others have them.
-func (m *Mover) warm(s *Snapshot, now time.Time) {
-	for _, e := range m.arrived(s, now) {
+func (p *Plans) warm(s *Snapshot, now time.Time) (found []Found) {
+	for _, e := range p.arrived(s, now) {
 		model := s.Fleet.Models[e.Model]
-		for role, engines := range map[fleet.Role][]*fleet.Engine{fleet.Prefill: model.Prefill, fleet.Decode: model.Decode} {
+		for role, engines := range [...][]*fleet.Engine{fleet.Prefill: model.Prefill, fleet.Decode: model.Decode} {
+			role := fleet.Role(role)
 			if !slices.Contains(engines, e) {
 				continue
 			}
-			offers, all := m.offersTo(s, e, role, now)
+			offers, all := p.offersTo(s, e, role, now)
 			room := all / max(serving(engines)-1, 1) // as many as others have, in the mean
 			if of := e.CacheSize().Tokens(); of > 0 {
 				room = min(room, of)
 			}
-			m.offer(s, ForWarmth, choose(offers, room, func(o *offer) bool { return s.Fleet.Home(o.c.asFleet(model, role)) == e }))
+			chosen := choose(offers, room, func(o *offer) bool { return s.Fleet.Home(o.c.asFleet(model, role, now)) == e })
+			found = p.offer(s, ForWarmth, chosen, now, found)
 		}
 	}
+	return found
 }
 
 // offersTo returns what engines have that an engine can be given, the conversation with the latest turn first, and how many tokens all of the
 // model's conversations have.
-func (m *Mover) offersTo(s *Snapshot, to *fleet.Engine, role fleet.Role, now time.Time) (out []offer, all int) {
+func (p *Plans) offersTo(s *Snapshot, to *fleet.Engine, role fleet.Role, now time.Time) (out []offer, all int) {
 	limits := &s.Config.Migration
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, c := range m.known.latest() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.known.latest() {
 		if c.model != to.Model || now.Sub(c.turned) > limits.MaxIdle {
 			continue
 		}
@@ -82,24 +84,29 @@ func (m *Mover) offersTo(s *Snapshot, to *fleet.Engine, role fleet.Role, now tim
 	return out, all
 }
 
-// offer has what was chosen moved, or says what would be.
-func (m *Mover) offer(s *Snapshot, why Reason, chosen []offer) {
+// Found is what was found that is to be moved for one reason, or would be.
+type Found struct {
+	Reason        Reason
+	Moves, Tokens int
+}
+
+// offer has what was chosen moved, or says what would be. It appends that to found.
+func (p *Plans) offer(s *Snapshot, why Reason, chosen []offer, now time.Time, found []Found) []Found {
 	if len(chosen) == 0 {
-		return
+		return found
 	}
-	tokens := 0
-	m.mu.Lock()
+	f := Found{why, len(chosen), 0}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, o := range chosen {
-		tokens += o.tokens
+		f.Tokens += o.tokens
 		if s.Config.Migration.Mode == config.MigrationEnabled {
-			m.addLocked(lane{why, o.from, o.to}, task{c: o.c, role: o.role, run: o.run, tokens: o.tokens})
+			p.addLocked(lane{why, o.from, o.to}, task{c: o.c, role: o.role, run: o.run, tokens: o.tokens})
 		} else {
-			m.untold = append(m.untold, Ended{Reason: why, Result: DryRun, Tokens: o.tokens, From: o.from.Name, To: o.to.Name})
+			p.tellLocked(Ended{Reason: why, Result: DryRun, Tokens: o.tokens, From: o.from.Name, To: o.to.Name}, now)
 		}
 	}
-	m.unlock()
-	m.log.Info("moves planned", "reason", why.String(), "mode", s.Config.Migration.Mode, "moves", len(chosen), "tokens", tokens)
-	background.Notify(m.wake)
+	return append(found, f)
 }
 
 // has reports whether a run of an engine is there still, and can be asked.
