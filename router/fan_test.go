@@ -219,7 +219,7 @@ func TestFault21FanFails(t *testing.T) {
 					}
 				default:
 					routertest.ErrorOf(t, r.Body)
-					if sum.Outcome != dispatch.FailedBefore || sum.Status != r.Status {
+					if sum.Outcome != dispatch.FailedBefore || int(sum.Status) != r.Status {
 						t.Errorf("summary %+v", sum)
 					}
 					if row.status == 400 && r.Header.Get("X-Should-Retry") != "false" || r.Header.Get("X-Pdrouter-Reason") != sum.Reason || sum.Reason == "branch" {

@@ -31,7 +31,7 @@ func TestFault21OneFailsOthersHang(t *testing.T) {
 				if connectorName == connector.NamePush && s.Prefill[0].UnderWay() == 0 {
 					t.Error("the client has waited for the others")
 				}
-				if sum := g.Summary(1); sum.Outcome != dispatch.FailedBefore || sum.Status != r.Status {
+				if sum := g.Summary(1); sum.Outcome != dispatch.FailedBefore || int(sum.Status) != r.Status {
 					t.Errorf("summary %+v", sum)
 				}
 				g.WaitIdle()

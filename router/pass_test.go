@@ -41,7 +41,7 @@ func TestPassedAnswers(t *testing.T) {
 				t.Errorf("asked %d times; want 1", n)
 			}
 			why := map[bool]string{true: "aggregated", false: "engine_rejected"}[row.status == 200]
-			if s := g.Summary(1); s.Outcome != dispatch.Completed || s.Status != row.status || s.Reason != why || r.Header.Get("X-Pdrouter-Reason") != why {
+			if s := g.Summary(1); s.Outcome != dispatch.Completed || int(s.Status) != row.status || s.Reason != why || r.Header.Get("X-Pdrouter-Reason") != why {
 				t.Errorf("%s, status %d, reason %s, to the client %s; want completed and %s", s.Outcome, s.Status, s.Reason, r.Header.Get("X-Pdrouter-Reason"), why)
 			}
 		})

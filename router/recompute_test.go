@@ -2,8 +2,11 @@ package router_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +17,7 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/report"
 )
 
 // lines keeps what is logged.
@@ -94,6 +98,18 @@ func handOvers(t *testing.T, stream bool, fault refengine.Fault, check func(thir
 	})
 }
 
+// before is the latest request but one as /requests shows it: the latest one begins the next third.
+func before(t *testing.T, g *routertest.Gateway) report.Shown {
+	t.Helper()
+	w := httptest.NewRecorder()
+	g.Router.Operations().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/requests?limit=2", nil))
+	var all []report.Shown
+	if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil || len(all) != 2 {
+		t.Fatalf("/requests: %v, %s", err, w.Body.Bytes())
+	}
+	return all[1]
+}
+
 // TestFault71RecomputeByReferenceEngine: a decode engine that answers 200 and computes what it has received is found within a minute, and so is its
 // end. Both are logged once.
 func TestFault71RecomputeByReferenceEngine(t *testing.T) {
@@ -103,6 +119,9 @@ func TestFault71RecomputeByReferenceEngine(t *testing.T) {
 				got := g.EngineStats("d").HandOvers
 				if got == nil || got.Recomputing != (third == 1) {
 					t.Errorf("after %d thirds: %+v", third+1, got)
+				}
+				if h := before(t, g).HandOver; h == nil || h.Expected < 400 || (h.Cached < 128) != (third == 1) || (h.Cached > h.Expected-16) == (third == 1) {
+					t.Errorf("after %d thirds, decode has %+v", third+1, h)
 				}
 				begins, ends := log.count("computes prompts that it should receive"), log.count("receives prompts again")
 				if begins != min(third, 1) || ends != max(0, third-1) || log.count("pair are slow") != 0 {
@@ -119,6 +138,13 @@ func TestFault70SlowPairOfReferenceEngines(t *testing.T) {
 		slow := g.Router.Stats().SlowPairs
 		if len(slow) != third%2 || len(slow) > 0 && (slow[0].Prefill != "p" || slow[0].Decode != "d" || slow[0].Seconds < .2) {
 			t.Errorf("after %d thirds: slow pairs %+v", third+1, slow)
+		}
+		parts := map[string]float64{}
+		for _, p := range before(t, g).First {
+			parts[p.Part] = p.Seconds
+		}
+		if slow := third == 1; (parts["transfer"] > .25) != slow || parts["decode"] > .05 {
+			t.Errorf("after %d thirds, the parts are %v", third+1, parts)
 		}
 		begins, ends := log.count("hand-overs of a pair are slow"), log.count("hand-overs of a pair are not slow any more")
 		if begins != min(third, 1) || ends != max(0, third-1) || g.EngineStats("d").HandOvers.Recomputing {

@@ -358,7 +358,7 @@ func TestTokensLate(t *testing.T) {
 				t.Errorf("status %d: %s", r.Status, r.Body)
 			}
 			s := g.Summary(1)
-			if s.Status != row.status || row.status == 200 && s.TokenIDs.String() != "forwarded" {
+			if int(s.Status) != row.status || row.status == 200 && s.TokenIDs.String() != "forwarded" {
 				t.Errorf("the summary says %d, %q", s.Status, s.TokenIDs)
 			}
 			g.WaitIdle()

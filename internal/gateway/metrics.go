@@ -66,7 +66,7 @@ type requestSeries struct {
 
 // find returns the series of a finished request.
 func (m *metrics) find(s *report.Summary) *requestSeries {
-	k := labels{s.Model, s.Route, s.Outcome.String(), s.Reason, s.Prefill, s.Decode, s.Status}
+	k := labels{s.Model, s.Route, s.Outcome.String(), s.Reason, s.Prefill, s.Decode, int(s.Status)}
 	m.mu.RLock()
 	of := m.series[k]
 	m.mu.RUnlock()

@@ -48,7 +48,7 @@ func (c *tally) add(e ended) {
 func (c *tally) watch(parts *router.Parts) {
 	observe, refused := parts.Observe, parts.Refused
 	parts.Observe = func(s report.Summary) {
-		e := ended{status: s.Status, what: s.Outcome.String()}
+		e := ended{status: int(s.Status), what: s.Outcome.String()}
 		if s.Outcome != dispatch.Completed {
 			e.reason = s.Reason
 		}

@@ -296,7 +296,7 @@ func (x *Exchange) Panicked(v any) {
 		x.Reply.Stream.Cut(e)
 		outcome = dispatch.FailedAfter
 	} else {
-		x.Sum.Status = e.Status
+		x.Sum.Status = int32(e.Status)
 	}
 	x.done(dispatch.Action{Do: dispatch.DoDone, Why: reason.Panic, Outcome: outcome})
 }

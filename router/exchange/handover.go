@@ -19,10 +19,20 @@ func (x *Exchange) observeHandOver(a *attempt, at time.Time) {
 	if computed := o.Tokens - a.prefill.Answer.Cached(); computed > 0 {
 		o.Computing = time.Duration(float64(p.Prefill-p.Pair) * float64(o.Tokens) / float64(computed))
 	}
-	x.all.HandOvers.FirstToken(at, o)
+	seen := x.all.HandOvers.FirstToken(at, o)
+	x.Sum.Late = seen.Late
+	x.Sum.EstimateTransfer(seen.Path)
 }
 
-// observeRecompute notes whether decode has computed a prompt whose KV it was to receive. SGLang's decode repeats prefill's count.
+// countHanded notes how many of the prompt's tokens decode says that it did not compute. SGLang's decode repeats prefill's count.
+func (x *Exchange) countHanded() {
+	x.Sum.DecodeCachedTokens = -1
+	if a := x.cur; a != nil && a.split && x.Sum.Continued == 0 && !x.m.Connector.Traits().RequiresSplit && x.usage.Counted && x.usage.SaysCached {
+		x.Sum.DecodeCachedTokens = x.usage.Held
+	}
+}
+
+// observeRecompute notes whether decode has computed a prompt whose KV it was to receive.
 func (x *Exchange) observeRecompute(now time.Time) {
 	a, t := x.cur, x.m.Connector.Traits()
 	if a == nil || !a.split || x.Sum.Status != 200 || x.Sum.Continued > 0 || t.RequiresSplit {
@@ -32,7 +42,7 @@ func (x *Exchange) observeRecompute(now time.Time) {
 	switch {
 	case x.Sum.Phases.FirstToken > 0 && t.Publishes && x.all.Report.Transfers.Failed(a.h.Transfer):
 		x.all.HandOvers.Answered(now, decode)
-	case x.usage.Counted && x.usage.SaysCached:
-		x.all.HandOvers.Counted(now, decode, x.usage.Prompt, int(x.usage.Held))
+	case x.Sum.DecodeCachedTokens >= 0:
+		x.all.HandOvers.Counted(now, decode, x.usage.Prompt, int(x.Sum.DecodeCachedTokens))
 	}
 }

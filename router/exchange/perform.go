@@ -98,7 +98,7 @@ func (x *Exchange) perform(act dispatch.Action, e dispatch.Event) {
 		if e := x.Reply.Err; x.Sum.Attempts > 0 && !e.NoRetry && act.Why != reason.Shutdown && !x.m.Retries.Invite(time.Now()) {
 			e.NoRetry = true // its client's retries would cost the engines more than they are given
 		}
-		x.Sum.Status = x.Reply.Err.Status
+		x.Sum.Status = int32(x.Reply.Err.Status)
 	case dispatch.DoPlanContinuation:
 		x.postOwn(x.planContinuation(a, act.Why))
 	case dispatch.DoAskContinuation:
@@ -245,14 +245,14 @@ func (x *Exchange) replyRaw(a *attempt, l *leg.Leg, why reason.Reason) {
 	body, ok := a.h.WithoutHandoff(l.Body)
 	if l.Failure != nil { // it was too large to be read
 		x.Reply = Reply{Err: errRejected(l.Status, why)}
-		x.Sum.Status = l.Status
+		x.Sum.Status = int32(l.Status)
 		return
 	}
 	if !ok {
 		x.all.Log.Warn("an engine's refusal names where engines meet", "request_id", x.Sum.RequestID, "engine", l.Engine.Name, "status", l.Status,
 			"answer", openai.Clip(leg.MaskCredentials(&a.h, string(l.Body), l.Engine, x.forwarded), answer.MaxErrorMessage))
 		x.Reply = Reply{Err: errRejected(l.Status, why)}
-		x.Sum.Status = l.Status
+		x.Sum.Status = int32(l.Status)
 		return
 	}
 	if x.m.Connector.Traits().RequiresSplit {
@@ -263,7 +263,7 @@ func (x *Exchange) replyRaw(a *attempt, l *leg.Leg, why reason.Reason) {
 		ctype = l.ContentType
 	}
 	x.Reply = Reply{Status: l.Status, ContentType: ctype, Body: body}
-	x.Sum.Status = l.Status
+	x.Sum.Status = int32(l.Status)
 }
 
 // prefillCached says how many tokens of the prompt were cached, where that is for prefill to say; else nil.
@@ -295,6 +295,7 @@ func (x *Exchange) done(act dispatch.Action) {
 	s.PromptTokens, s.OutputTokens, s.CachedTokens = fit32(x.usage.Prompt), fit32(x.usage.Output), fit32(x.usage.Cached)
 	x.observeAnswer(now)
 	x.countCached()
+	x.countHanded()
 	if x.turn != nil {
 		x.endMove(migration.Unneeded)
 		x.noteTurn(act.Outcome)

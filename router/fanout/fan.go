@@ -320,9 +320,9 @@ func (f *Fan) settleLocked(o dispatch.Outcome, why reason.Reason, rep exchange.R
 	switch {
 	case f.sum.Status != 0:
 	case rep.Err != nil:
-		f.sum.Status = rep.Err.Status
+		f.sum.Status = int32(rep.Err.Status)
 	case rep.Status != 0:
-		f.sum.Status = rep.Status
+		f.sum.Status = int32(rep.Status)
 	case o == dispatch.ClientLeft:
 		f.sum.Status = 499
 	}

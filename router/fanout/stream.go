@@ -132,7 +132,7 @@ func (f *Fan) finish() {
 	s := &f.sum
 	first := f.branches[0].Sum
 	s.Prefill, s.Decode, s.TransferID, s.TokenIDs, s.Why = first.Prefill, first.Decode, first.TransferID, first.TokenIDs, first.Why
-	s.Attempts = 0
+	s.Attempts, s.DecodeCachedTokens = 0, -1
 	for k, x := range f.branches {
 		one := x.Sum
 		f.r.Report.AddTransfer(&one)
@@ -142,7 +142,7 @@ func (f *Fan) finish() {
 		})
 		s.Attempts += one.Attempts
 		s.OutputTokens += one.OutputTokens
-		s.Leaked = s.Leaked || one.Leaked
+		s.Leaked, s.Late = s.Leaked || one.Leaked, s.Late || one.Late
 		s.Phases.Later(one.Phases)
 		if k%f.n == 0 { // the prompt is counted once
 			s.PromptTokens += one.PromptTokens

@@ -125,6 +125,7 @@ type pair struct {
 	slowByTime bool      // whatever its decode engine does
 	since      time.Time // since when it is slowByTime, or is not
 	slow       bool      // and that is not because decode computes: what Change and PairStats say
+	path       bool      // and its engines with others are not: it is the path between the two
 	times      float64   // as long as usual, when it was judged
 }
 
@@ -145,11 +146,17 @@ func (p *pair) usually() float64 {
 	return max(p.usual.ratio(), p.others)
 }
 
+// Seen is what one hand-over shows.
+type Seen struct {
+	Late bool          // it took more than three times as long as usual, and a client may notice
+	Path time.Duration // what it took more than usual, if the pair is slow and its engines with others are not: then it is the path between them
+}
+
 // FirstToken notes a hand-over whose first token has come.
-func (w *Watch) FirstToken(now time.Time, o HandOver) {
+func (w *Watch) FirstToken(now time.Time, o HandOver) (seen Seen) {
 	took := o.Took.Seconds()
 	if took <= 0 || o.Tokens <= 0 {
-		return
+		return seen
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -165,6 +172,10 @@ func (w *Watch) FirstToken(now time.Time, o HandOver) {
 	usual := p.usually() * expected
 	e := w.engine(o.Decode, now)
 	late := usual > 0 && took > slow*usual
+	seen.Late = late && took-usual > minExcess.Seconds()
+	if p.path && took > usual {
+		seen.Path = o.Took - time.Duration(usual*float64(time.Second))
+	}
 	if late && o.Computing > 0 && o.Took >= o.Computing/2 {
 		e.late++
 		if e.recomputing && !e.counts() {
@@ -180,10 +191,11 @@ func (w *Watch) FirstToken(now time.Time, o HandOver) {
 	}
 	p.late.add(took, most, expected)
 	if late || p.slowByTime || e.recomputing {
-		return // that is not to become what is usual
+		return seen // that is not to become what is usual
 	}
 	m.learn(float64(o.Tokens), min(took, 2*expected))
 	p.usual.add(took, took, expected)
+	return seen
 }
 
 // Counted notes how many tokens of a prompt the decode engine says that it did not have to compute.
@@ -248,11 +260,11 @@ type Change struct {
 func (w *Watch) Judge(now time.Time) (changes []Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	slow := w.slowPairs(now)
+	receives, sends := w.slowPairs(now)
 	for _, name := range slices.Sorted(maps.Keys(w.engines)) {
 		e := w.engines[name]
 		e.fade(now)
-		is, share := e.judged(now, slow[name])
+		is, share := e.judged(now, receives[name])
 		if is != e.recomputing {
 			if e.recomputing = is; !is {
 				w.forgetRecent(name)
@@ -269,6 +281,7 @@ func (w *Watch) Judge(now time.Time) (changes []Change) {
 		if e != nil && (e.recomputing || e.counts() && e.share() >= suspected) { // then it is no matter of the pair
 			is = false
 		}
+		p.path = is && receives[key[1]].others() && sends[key[0]].others()
 		if is != p.slow {
 			p.slow = is
 			changes = append(changes, Change{Prefill: key[0], Decode: key[1], Begins: is, Times: p.times})
@@ -325,12 +338,12 @@ func (w *Watch) forgetRecent(decode string) {
 }
 
 // judged reports whether the engine computes prompts, and the share of them. from is what is known of the pairs that hand over to it.
-func (e *engine) judged(now time.Time, from senders) (is bool, share float64) {
+func (e *engine) judged(now time.Time, from partners) (is bool, share float64) {
 	n := e.good + e.bad
 	if share = e.share(); !e.counts() {
 		// One slow pair may have a slow link. That all are slow shows that it is the engine, which computes or cannot receive.
 		n = e.late + e.soon
-		if share = e.late / max(n, 1e-9); share >= begins && (from.all < 2 || from.slow < from.all) && !e.recomputing {
+		if share = e.late / max(n, 1e-9); share >= begins && from.others() && !e.recomputing {
 			return false, share
 		}
 	}
@@ -349,11 +362,11 @@ func (e *engine) judged(now time.Time, from senders) (is bool, share float64) {
 // share is the part of the recent prompts that the engine has computed, where that is certain.
 func (e *engine) share() float64 { return e.bad / max(e.good+e.bad, 1e-9) }
 
-// senders are the prefill engines that have handed over to an engine lately, and how many of them are slow.
-type senders struct{ all, slow int }
+// partners are the engines of the other role with which an engine has had hand-overs lately, and how many of these pairs are slow.
+type partners struct{ all, slow int }
 
-// slowPairs judges by time alone which pairs are slow (pair.slowByTime), and returns for each decode engine how many of its pairs are.
-func (w *Watch) slowPairs(now time.Time) map[string]senders {
+// slowPairs judges by time alone which pairs are slow (pair.slowByTime), and returns for each decode and each prefill engine how many of its pairs are.
+func (w *Watch) slowPairs(now time.Time) (decode, prefill map[string]partners) {
 	ratios := map[string][]float64{} // of pairs that have recent hand-overs, by model
 	for _, p := range w.pairs {
 		if p.fade(now); p.late.n >= few {
@@ -363,21 +376,28 @@ func (w *Watch) slowPairs(now time.Time) map[string]senders {
 	for _, all := range ratios {
 		slices.Sort(all)
 	}
-	out := map[string]senders{}
+	decode, prefill = map[string]partners{}, map[string]partners{}
 	for key, p := range w.pairs {
 		if is := p.isSlow(now, ratios[p.model]); is != p.slowByTime {
 			p.slowByTime, p.since = is, now
 		}
 		if p.late.n >= few {
-			s := out[key[1]]
-			if s.all++; p.slowByTime {
-				s.slow++
-			}
-			out[key[1]] = s
+			prefill[key[0]] = prefill[key[0]].with(p.slowByTime)
+			decode[key[1]] = decode[key[1]].with(p.slowByTime)
 		}
 	}
-	return out
+	return decode, prefill
 }
+
+func (p partners) with(slow bool) partners {
+	if p.all++; slow {
+		p.slow++
+	}
+	return p
+}
+
+// others reports whether the engine is not slow with all of several partners: else it is the engine that is slow.
+func (p partners) others() bool { return p.all < 2 || p.slow < p.all }
 
 // isSlow reports whether the pair is slow, by its own history and by the ratios of all pairs of the model.
 func (p *pair) isSlow(now time.Time, all []float64) bool {

@@ -16,10 +16,11 @@ type world struct {
 	r       *rand.Rand
 	factor  func(prefill, decode string) float64 // of the time of a hand-over
 	changes []string
+	seen    map[string]Seen // the latest of each pair
 }
 
 func newWorld(seed uint64) *world {
-	return &world{w: New(), now: time.Unix(1000, 0), r: rand.New(rand.NewPCG(seed, 7)), factor: func(string, string) float64 { return 1 }}
+	return &world{w: New(), now: time.Unix(1000, 0), r: rand.New(rand.NewPCG(seed, 7)), factor: func(string, string) float64 { return 1 }, seen: map[string]Seen{}}
 }
 
 // run has pairs hand over for d, each of them once in every, and judges every 5 s. It returns after how long the first change came; d if
@@ -34,7 +35,7 @@ func (x *world) run(d, every time.Duration, pairs []string, also func(decode str
 				prefill, decode, _ := strings.Cut(pair, ">")
 				tokens := 500 + x.r.IntN(8000)
 				took := (.005 + 4e-6*float64(tokens)) * x.factor(prefill, decode) * (.7 + .6*x.r.Float64())
-				x.w.FirstToken(x.now, HandOver{Model: "m", Prefill: prefill, Decode: decode, Tokens: tokens,
+				x.seen[pair] = x.w.FirstToken(x.now, HandOver{Model: "m", Prefill: prefill, Decode: decode, Tokens: tokens,
 					Took: time.Duration(took * float64(time.Second)), Computing: time.Duration(float64(tokens) * 5e-5 * float64(time.Second))})
 				if also != nil {
 					also(decode, tokens)
@@ -132,6 +133,32 @@ func (x *world) timesOf(pair string) float64 {
 		}
 	}
 	return 0
+}
+
+// TestSeenOfOne: while one pair is slow, its hand-overs are late, and what they take more is the path's. Where all pairs of an engine are slow, it is
+// not the path.
+func TestSeenOfOne(t *testing.T) {
+	x := newWorld(14)
+	x.run(5*time.Minute, time.Second, four, nil)
+	x.only("p0>d0", 70)
+	x.run(time.Minute, time.Second, four, nil)
+	for pair, seen := range x.seen {
+		if slow := pair == "p0>d0"; seen.Late != slow || (seen.Path > 100*time.Millisecond) != slow {
+			t.Errorf("%s: %+v", pair, seen)
+		}
+	}
+	x.factor = func(_, d string) float64 {
+		if d == "d0" {
+			return 70
+		}
+		return 1
+	}
+	x.run(2*time.Minute, time.Second, four, func(d string, tokens int) { x.w.Counted(x.now, d, tokens, tokens) })
+	for pair, seen := range x.seen {
+		if slow := strings.HasSuffix(pair, ">d0"); seen.Late != slow || seen.Path != 0 {
+			t.Errorf("with a slow engine, %s: %+v", pair, seen)
+		}
+	}
 }
 
 // TestUsualDoesNotGrowWithTheFault: a pair that takes 70 times as long is said to take about that, also where what is usual was known for half a

@@ -47,7 +47,7 @@ func requestRecord(now time.Time, level slog.Level, s *Summary) slog.Record {
 	line := slog.NewRecord(now, level, "request", 0) // no caller: finding it is as slow as a system call
 	line.AddAttrs(
 		slog.String("request_id", s.RequestID), slog.String("model", s.Model), slog.String("route", s.Route),
-		slog.Bool("stream", s.Stream), slog.Int("status", s.Status), slog.String("outcome", s.Outcome.String()),
+		slog.Bool("stream", s.Stream), slog.Int("status", int(s.Status)), slog.String("outcome", s.Outcome.String()),
 		slog.String("reason", s.Reason), slog.String("prefill", s.Prefill), slog.String("decode", s.Decode),
 		slog.Int("attempts", int(s.Attempts)), slog.String("transfer_id", s.TransferID),
 		slog.Float64("first_token_seconds", seconds(s.Phases.FirstToken)), slog.Float64("total_seconds", seconds(s.Phases.Total)),

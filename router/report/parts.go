@@ -6,7 +6,7 @@ import (
 )
 
 // FirstTokenPart is a part of the time to the first token. Parts follow each other, and add up to it. They are finer than stages, and those that a
-// gateway cannot see are estimated by the speeds that the policy cost has learned.
+// gateway cannot see are estimated by the speeds that the policy cost has learned; the transfer of a slow pair also by what is usual for the pair.
 //
 //	gateway_queue    until the legs are sent: checks, the queue, failed attempts, the choice, the handshake
 //	prefill_queue    until the engine computes the prompt, and the way to it and back
@@ -16,7 +16,7 @@ import (
 //	first_step       decode's first token
 //
 // A request that is not split has the first three, at its decode engine. Where no speed is known, prefill is prefill_queue and prefill_compute as
-// one, and decode is all that comes after.
+// one, and decode is all that comes after, with the transfer where that is not a part.
 type FirstTokenPart struct {
 	Part      string  `json:"part"`
 	Seconds   float64 `json:"seconds"`
@@ -35,6 +35,12 @@ type estimates struct {
 func (s *Summary) Estimate(prompt, handOver, step float64) {
 	_, prefill, rest := s.seen()
 	s.estimates = estimates{shareOf(prompt, prefill), shareOf(max(0, handOver-step), rest), shareOf(step, rest)}
+}
+
+// EstimateTransfer notes how much longer than usual the path between the engines has taken. It is for after Estimate.
+func (s *Summary) EstimateTransfer(excess time.Duration) {
+	_, _, rest := s.seen()
+	s.estimates.transfer = max(s.estimates.transfer, shareOf(excess.Seconds(), rest))
 }
 
 func shareOf(seconds float64, of time.Duration) uint8 {
@@ -83,20 +89,17 @@ func (s *Summary) FirstTokenParts() (out []FirstTokenPart) {
 	}
 	step := part(s.estimates.step, rest)
 	transfer, seen := stages[StageTransfer], stages[StageTransfer] > 0 // as the plane reports it
-	if seen {
-		rest -= transfer
-	}
-	if s.estimates.step == 0 {
-		if seen {
-			add("transfer", transfer, false)
-		}
-		add("decode", rest, false)
-		return out
-	}
-	step = min(step, rest)
 	if !seen {
-		transfer = min(part(s.estimates.transfer, rest), rest-step)
-		rest -= transfer
+		transfer = min(part(s.estimates.transfer, rest), max(0, rest-step))
+	}
+	rest -= transfer
+	step = min(step, rest)
+	if s.estimates.step == 0 {
+		if transfer > 0 {
+			add("transfer", transfer, !seen)
+		}
+		add("decode", rest, transfer > 0 && !seen)
+		return out
 	}
 	add("transfer", transfer, !seen)
 	add("decode_queue", rest-step, true)

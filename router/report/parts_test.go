@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -36,9 +37,15 @@ func TestFirstTokenParts(t *testing.T) {
 		"speeds":           {Summary{Phases: split}, [3]float64{.08, .015, .005}, []string{"gateway_queue", "~prefill_queue", "~prefill_compute", "~transfer", "~decode_queue", "~first_step"}, []time.Duration{3 * ms, 20 * ms, 80 * ms, 10 * ms, 15 * ms, 5 * ms}},
 		"the plane":        {Summary{Phases: plane}, [3]float64{.2, .5, .005}, []string{"gateway_queue", "~prefill_queue", "~prefill_compute", "transfer", "~decode_queue", "~first_step"}, []time.Duration{3 * ms, 0, 100 * ms, 10 * ms, 15 * ms, 5 * ms}},
 		"the plane, alone": {Summary{Phases: plane}, [3]float64{}, []string{"gateway_queue", "prefill", "transfer", "decode"}, []time.Duration{3 * ms, 100 * ms, 10 * ms, 20 * ms}},
+		"a slow pair":      {Summary{Phases: split}, [3]float64{}, []string{"gateway_queue", "prefill", "~transfer", "~decode"}, []time.Duration{3 * ms, 100 * ms, 24 * ms, 6 * ms}},
+		"slow, and speeds": {Summary{Phases: split}, [3]float64{.08, .015, .005}, []string{"gateway_queue", "~prefill_queue", "~prefill_compute", "~transfer", "~decode_queue", "~first_step"}, []time.Duration{3 * ms, 20 * ms, 80 * ms, 24 * ms, ms, 5 * ms}},
+		"slow, the plane":  {Summary{Phases: plane}, [3]float64{}, []string{"gateway_queue", "prefill", "transfer", "decode"}, []time.Duration{3 * ms, 100 * ms, 10 * ms, 20 * ms}},
 		"not split":        {Summary{Phases: Phases{Admit: ms, Plan: 2 * ms, FirstToken: 102 * ms}}, [3]float64{.06}, []string{"gateway_queue", "~prefill_queue", "~prefill_compute"}, []time.Duration{2 * ms, 40 * ms, 60 * ms}},
 	} {
 		row.s.Estimate(row.est[0], row.est[1], row.est[2])
+		if strings.Contains(name, "slow") {
+			row.s.EstimateTransfer(24 * ms)
+		}
 		if got := partNames(&row.s); !slices.Equal(got, row.want) {
 			t.Errorf("%s: %v; want %v", name, got, row.want)
 			continue
@@ -67,6 +74,9 @@ func TestFirstTokenPartsAddUp(t *testing.T) {
 		}
 		if r.IntN(4) > 0 {
 			s.Estimate(float64(r.IntN(2))*r.Float64()*3, float64(r.IntN(2))*r.Float64()*3, float64(r.IntN(2))*r.Float64()*3)
+		}
+		if r.IntN(4) == 0 {
+			s.EstimateTransfer(time.Duration(r.Int64N(int64(2 * time.Second))))
 		}
 		sum := 0.0
 		for _, p := range s.FirstTokenParts() {

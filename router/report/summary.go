@@ -69,19 +69,22 @@ type EarlierMove struct {
 // Summary is what is known of one finished request. It feeds the log line, the metrics and /requests, and holds
 // neither prompt nor answer.
 type Summary struct {
-	RequestID string           `json:"request_id"` // the client's, or made here
-	Model     string           `json:"model"`
-	Route     string           `json:"route"`
-	Stream    bool             `json:"stream"`
-	Removed   bool             `json:"removed"`                     // the client sent kv_transfer_params, which were dropped
-	Leaked    bool             `json:"leaked"`                      // an engine may hold leaked KV until a lease ends
-	TokenIDs  TokenIDs         `json:"token_ids"`                   // what became of the prompt's token ids in the last attempt
-	Predicted float32          `json:"predicted_seconds,omitempty"` // from the choice of engines to the first token, as the policy cost predicted it; of streams
-	Status    int              `json:"status"`                      // of the answer that was sent; 499 if the client left before one
-	Outcome   dispatch.Outcome `json:"outcome"`
-	CachedBy  CachedBy         `json:"cached_by"` // by what the next was predicted
+	RequestID string   `json:"request_id"` // the client's, or made here
+	Model     string   `json:"model"`
+	Route     string   `json:"route"`
+	Stream    bool     `json:"stream"`
+	Removed   bool     `json:"removed"`                     // the client sent kv_transfer_params, which were dropped
+	Leaked    bool     `json:"leaked"`                      // an engine may hold leaked KV until a lease ends
+	TokenIDs  TokenIDs `json:"token_ids"`                   // what became of the prompt's token ids in the last attempt
+	Predicted float32  `json:"predicted_seconds,omitempty"` // from the choice of engines to the first token, as the policy cost predicted it; of streams
+	Status    int32    `json:"status"`                      // of the answer that was sent; 499 if the client left before one
+	// Of a split request: how many of its prompt's tokens decode says it did not compute. It should have received all. Below 0: it does not say.
+	DecodeCachedTokens int32            `json:"-"`
+	Outcome            dispatch.Outcome `json:"outcome"`
+	CachedBy           CachedBy         `json:"cached_by"` // by what the next was predicted
 	// From which engine the first token came in the last attempt, where models[].first_token is prefill.
 	FirstToken firsttoken.Result `json:"first_token"`
+	Late       bool              `json:"late,omitempty"` // from prefill's answer to the first token it took more than three times as long as usual for the pair
 	// What was predicted of the engine that computes the prompt, in the last attempt; 0 if the policy does not look at that.
 	PredictedCachedTokens int32        `json:"predicted_cached_tokens"`
 	Reason                string       `json:"reason"`           // the policy's reason, or why the request failed

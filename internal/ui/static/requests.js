@@ -18,10 +18,11 @@ const firstToken = {
 function parts(r) {
   const finer = (r.first_token_parts ?? []).filter((p) => p.part !== 'gateway_queue');
   const seen = Object.entries(stages).map(([stage, [part, lane]]) => ({ stage, part, lane, took: r.stage_seconds[stage] ?? 0 }));
+  const named = (part) => (part === 'decode' && !finer.some((p) => p.part === 'transfer') ? 'transfer and decode' : part); // what cannot be told apart
   const coarse = ['prefill', 'transfer', 'first_token'], after = ['join', 'stream'];
   const all = finer.length === 0 ? seen : [
     ...seen.filter((b) => !after.includes(b.stage) && !coarse.includes(b.stage)),
-    ...finer.map((p) => ({ stage: (p.estimated ? '~' : '') + p.part, part: firstToken[p.part][0], lane: r.prefill || p.part === 'transfer' ? firstToken[p.part][1] : 'decode', took: p.seconds })),
+    ...finer.map((p) => ({ stage: (p.estimated ? '~' : '') + named(p.part), part: firstToken[p.part][0], lane: r.prefill || p.part === 'transfer' ? firstToken[p.part][1] : 'decode', took: p.seconds })),
     ...seen.filter((b) => after.includes(b.stage)),
   ];
   let at = 0;
@@ -56,7 +57,8 @@ function fields(r) {
     ['Why it waited', r.waited], ['Attempts', r.attempts > 1 ? r.attempts : ''], ['Time', `${spelled(r)}; ${seconds(total(r))} in all`],
     ['Predicted first token', r.predicted_seconds ? seconds(r.predicted_seconds) : ''],
     ['Tokens', r.prompt_tokens && `${r.prompt_tokens} in the prompt, ${r.cached_tokens} of them cached (predicted ${r.predicted_cached_tokens}), ${r.output_tokens} answered`], ['Trace', r.trace_id],
-    ['KV transfer', books], ['Conversation moved before', r.conversation_move ? moveOf(r.conversation_move) : ''], ['KV leaked', r.leaked ? 'an engine may hold blocks until a lease ends' : ''],
+    ['Prompt at decode', r.hand_over && `${r.hand_over.counted_cached_tokens} of ${r.hand_over.expected_tokens} tokens came, as decode counts; it computed the others`],
+    ['Late', r.late ? 'from prefill’s answer to the first token it took more than three times as long as usual for the pair' : ''], ['KV transfer', books], ['Conversation moved before', r.conversation_move ? moveOf(r.conversation_move) : ''], ['KV leaked', r.leaked ? 'an engine may hold blocks until a lease ends' : ''],
     ['Shadow policy', r.shadow ? `${r.shadow.result}: ${r.shadow.prefill} ${r.shadow.decode} ${r.shadow.why}` : ''],
     ['Continued', r.continued ? `${r.continued} times` : r.not_continued],
     ...(r.parts ?? []).map((x, i) => [`Choice ${i + 1}`, `${engines(x)}, ${x.attempts} attempts, ${x.reason}`]),
