@@ -226,6 +226,7 @@ func Packages() map[string]Package {
 		"internal/outage":     {},                                      // a leaf: what fails for a while, for the log
 		"internal/disconnect": {Outside: []string{"golang.org/x/sys"}}, // epoll
 		"internal/gather":     {},
+		"internal/talktest":   {},                                              // for tests alone: conversations
 		"internal/racetest":   {},                                              // for tests alone: whether they run with the race detector
 		"internal/golden":     {Outside: []string{"github.com/google/go-cmp"}}, // for tests alone: files that they compare with
 		"internal/refusal":    {},                                              // a leaf: how every listener but the clients' refuses

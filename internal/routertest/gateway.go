@@ -41,7 +41,7 @@ type Gateway struct {
 }
 
 // Patience is how long a test waits for what must come. It is no assertion of time.
-const Patience = 20 * time.Second
+const Patience = time.Minute
 
 // Start serves cfg until the test ends, and then checks that nothing is left behind.
 func Start(t testing.TB, cfg config.Config, parts router.Parts) *Gateway {
