@@ -95,7 +95,7 @@ func (p *Plans) startLocked(s *Snapshot, l lane, q *queue, now time.Time, may fu
 	c, tokens := t.c, t.tokens
 	drop := func(why Result) (*Planned, time.Duration, bool) {
 		q.waiting = q.waiting[1:]
-		p.tellLocked(Ended{Reason: l.reason, Result: why, Tokens: tokens, From: l.from.Name, To: nameOf(l.to)}, now)
+		p.tellLocked(Ended{Reason: l.reason, Result: why, Tokens: tokens, From: l.from.Name, To: nameOf(to)}, now)
 		return nil, 0, true
 	}
 	model := s.Fleet.Models[c.model]
