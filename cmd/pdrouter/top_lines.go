@@ -53,7 +53,10 @@ func (v topView) head() []topLine {
 		out = append(out, topLine{topBad, "configuration refused: " + printable(m)})
 	}
 	for _, p := range s.Problems {
-		out = append(out, topLine{topBad, fmt.Sprintf("%s  %s: %s", p.Alert, printable(p.What), printable(p.Why))})
+		out = append(out, topLine{topBad, fmt.Sprintf("%s  %s  %s: %s  for %s  %s", p.Severity, p.Alert, printable(p.What), printable(p.Why), age(s.Now.Sub(p.Since)), printable(p.Runbook))})
+	}
+	if len(s.Problems) > 0 {
+		out = append(out, topLine{topBad, printable(s.Clients.Says)})
 	}
 	return append(out, topLine{})
 }

@@ -17,6 +17,7 @@ type Alert struct {
 	Means string // what is so when it fires
 	Look  string // the first look
 	Do    string
+	Steps []string // in place of Do, where there is an order
 
 	// Fires are series, "name{labels} values" in the notation of promtool with a value for each minute, that make it fire within 30 minutes; Quiet
 	// are series that must not.
@@ -58,7 +59,7 @@ func Alerts() []Alert {
 			Name: "PdrouterPanicMode", Expr: `max by (model, role) (pdrouter_panic_mode) == 1`, For: "1m", Severity: "critical",
 			Summary: "Most {{ $labels.role }} engines of {{ $labels.model }} are ejected and used all the same.",
 			Means:   "So many engines of a role fail that the gateway gives them requests again: the few others would be overloaded.",
-			Look:    "`/ui`, Engines: state and reason. `failures` in `/requests`.",
+			Look:    "`/ui`, Engines, or `engines` in `/status`: state and reason. `failures` in `/requests`.",
 			Do:      "Treat the engines' errors. If they all began at once, undo the last change to them or to their network.",
 			Fires:   []string{`pdrouter_panic_mode{model="m",role="decode"} 1x30`}, Quiet: []string{`pdrouter_panic_mode{model="m",role="decode"} 0x30`},
 		},
@@ -66,7 +67,7 @@ func Alerts() []Alert {
 			Name: "PdrouterEngineOut", Expr: `max by (engine, state) (pdrouter_engine_state{state=~"down|open|slow"}) == 1`, For: "5m", Severity: "warning",
 			Summary: "{{ $labels.engine }} is {{ $labels.state }}.",
 			Means:   "An engine gets no requests, or few: it does not answer (`down`), its answers fail (`open`), or it is much slower than the others (`slow`).",
-			Look:    "`/ui`, Engines: the reason. The engine's own log.",
+			Look:    "`/ui`, Engines, or `engines` in `/status`: the reason. The engine's own log.",
 			Do:      "Restart or replace the engine. Drain it first if it still serves streams. [Engine states](operations.md#which-engines-get-requests) says when it comes back.",
 			Fires:   []string{`pdrouter_engine_state{engine="d",state="down"} 1x30`}, Quiet: []string{`pdrouter_engine_state{engine="d",state="draining"} 1x30`, `pdrouter_engine_state{engine="p",state="down"} 1 1 1 stale`},
 		},
@@ -74,10 +75,18 @@ func Alerts() []Alert {
 			Name: "PdrouterNoPair", Expr: `max(pdrouter_pairs_ready) == 0 and on () count(pdrouter_pair_ready) > 0`, For: "2m", Severity: "critical",
 			Summary: "No prefill engine can hand KV to any decode engine.",
 			Means:   "No pair of engines is ready at any gateway. Decode engines serve alone, or requests get 503, as `on_no_prefill` says.",
-			Look:    "`/ui`, Pairs: the reason of each. `pdrouter_pair_handshakes_total` by outcome.",
-			Do:      "[A pair stays cold](operations.md#a-pair-stays-cold). In haste, set `on_no_prefill: aggregate`.",
-			Fires:   []string{`pdrouter_pairs_ready{instance="a"} 0x30`, `pdrouter_pair_ready{prefill="p",decode="d"} 0x30`},
-			Quiet:   []string{`pdrouter_pairs_ready{instance="a"} 0x30`, `pdrouter_pairs_ready{instance="b"} 1x30`, `pdrouter_pair_ready{prefill="p",decode="d"} 1x30`},
+			Look:    "`/ui`, Pairs, or `pairs` in `/status`: the reason of each. `pdrouter_pair_handshakes_total` by outcome.",
+			Steps: []string{
+				"In haste: set `on_no_prefill: aggregate` and reload. Decode engines then serve alone.",
+				"`curl -s http://GATEWAY:9090/ready | jq -c '.pairs[]'` lists the pairs that are not ready. `why` names the engine and the error.",
+				"`pairable` is false: the engines do not fit. `pdrouter validate --probe -c FILE` says in what. Start both with the same weights, versions and cache settings.",
+				"`… is down`: the engine's `/health` does not answer. Read its log, and start it again.",
+				"`status 401`, `403` or `404`: the engine refuses the gateway. Its `bearer_token_file` is wrong, it does not know the gateway's key, or its model has another name.",
+				"`pdrouter_pair_handshakes_total{outcome=\"timeout\"}` grows: an engine accepts connections and does not answer. Restart the one that `why` names.",
+				"More cases are in [A pair stays cold](operations.md#a-pair-stays-cold).",
+			},
+			Fires: []string{`pdrouter_pairs_ready{instance="a"} 0x30`, `pdrouter_pair_ready{prefill="p",decode="d"} 0x30`},
+			Quiet: []string{`pdrouter_pairs_ready{instance="a"} 0x30`, `pdrouter_pairs_ready{instance="b"} 1x30`, `pdrouter_pair_ready{prefill="p",decode="d"} 1x30`},
 		},
 		{
 			Name: "PdrouterUnpairable", Expr: `max by (prefill, decode, reason) (pdrouter_unpairable) == 1`, For: "10m", Severity: "warning",
@@ -99,31 +108,50 @@ func Alerts() []Alert {
 			Name: "PdrouterRecomputing", Expr: `max by (engine) (pdrouter_engine_recomputing) == 1`, For: "1m", Severity: "warning",
 			Summary: "{{ $labels.engine }} computes prompts that it should receive.",
 			Means:   "Answers are right, but each prompt is computed twice: the KV does not come, or is not used.",
-			Look:    "`/ui`, What is wrong now: how it was seen (`pdrouter_recomputed_prompts_total` by sign). The engine's log at that time.",
-			Do:      "[An engine computes prompts again](operations.md#an-engine-computes-prompts-again).",
-			Fires:   []string{`pdrouter_engine_recomputing{engine="d"} 1x30`}, Quiet: []string{`pdrouter_engine_recomputing{engine="d"} 0x30`},
+			Look:    "`/ui`, What is wrong now, or `problems` in `/status`: the engine, since when, and how it was seen (`pdrouter_recomputed_prompts_total` by sign).",
+			Steps: []string{
+				"`curl -s http://GATEWAY:9090/requests | jq -c '.[] | select(.hand_over) | [.prefill, .decode, .hand_over]'` shows of each request how many tokens decode should have received (`expected_tokens`) and how many it counts as cached. It is empty where engines do not count: stock vLLM does with `--enable-prompt-tokens-details`.",
+				"Is it one decode engine? Then it is that engine or its host. All of them? Then it is what they share: a rollout, a flag, the network.",
+				"Look into the engine's log at the time of `since` for KV loads that failed. With `kv_load_failure_policy: recompute` vLLM hides them from clients.",
+				"`pdrouter validate --probe -c FILE` compares weights, block size and hash seed of the engines. Start the one that differs anew, with the settings of the others.",
+				"Until then, drain the engine if the others have room: `pdrouter admin engines drain NAME`, or its button on the page of `listen.admin`. Answers stay right, and come later.",
+				"The signs are explained in [An engine computes prompts again](operations.md#an-engine-computes-prompts-again).",
+			},
+			Fires: []string{`pdrouter_engine_recomputing{engine="d"} 1x30`}, Quiet: []string{`pdrouter_engine_recomputing{engine="d"} 0x30`},
 		},
 		{
 			Name: "PdrouterPairSlow", Expr: `max by (prefill, decode) (pdrouter_pair_slow) == 1`, For: "1m", Severity: "warning",
 			Summary: "Hand-overs from {{ $labels.prefill }} to {{ $labels.decode }} are slow.",
-			Means:   "They take three times as long as they used to, and as those of other pairs of the model.",
-			Look:    "`/ui`, Pairs: the hand-overs of each pair in the mean (`pdrouter_pair_hand_over_seconds`). See whether other pairs of the two engines are slow.",
-			Do:      "If this pair alone is slow, check the network between the two hosts. If all pairs of an engine are, check its host and its queue, or drain it. The filter [hand_over](routing.md#compose-a-policy) gives such pairs no requests meanwhile.",
-			Fires:   []string{`pdrouter_pair_slow{prefill="p",decode="d"} 1x30`}, Quiet: []string{`pdrouter_pair_slow{prefill="p",decode="d"} 0x30`},
+			Means:   "Hand-overs of the pair take three times as long as they used to, and as those of other pairs of the model. Answers are right, and their first tokens come later. A pair whose decode engine recomputes is not called slow, however long its hand-overs take: that is PdrouterRecomputing.",
+			Look:    "`/ui`, Pairs, or `pairs` in `/status`: `hand_over_seconds` and `times_as_long` of each pair (`pdrouter_pair_hand_over_seconds`).",
+			Steps: []string{
+				"`curl -s http://GATEWAY:9090/status | jq -c '.pairs[] | [.prefill, .decode, .slow, .hand_over_seconds, .times_as_long]'` tells whether this pair alone is slow, or all pairs of one of its engines.",
+				"This pair alone: it is the path between the two hosts. Test it (`ping`, `iperf3`, `ib_write_bw`), and look into both engines' logs for errors of NIXL or UCX and for a transport that has changed, such as TCP in place of RDMA.",
+				"All pairs of one engine: look at its host and at its queue (`load` in `engines` of `/status`), or drain it.",
+				"Until then, the filter [hand_over](routing.md#compose-a-policy) gives slow pairs no requests while others are left.",
+			},
+			Fires: []string{`pdrouter_pair_slow{prefill="p",decode="d"} 1x30`}, Quiet: []string{`pdrouter_pair_slow{prefill="p",decode="d"} 0x30`},
 		},
 		{
 			Name: "PdrouterPairsWaiting", Expr: `sum(pdrouter_pairs_waiting) > 0`, For: "1m", Severity: "warning",
 			Summary: "Requests wait for handshakes of their engines.",
 			Means:   "Requests were given to pairs that are not ready, as no ready pair was left.",
 			Look:    "`pdrouter_pair_handshakes_in_flight`, `pdrouter_pair_handshakes_total` by outcome.",
-			Do:      "[A pair stays cold](operations.md#a-pair-stays-cold).",
-			Fires:   []string{`pdrouter_pairs_waiting 2x30`}, Quiet: []string{`pdrouter_pairs_waiting 0x30`},
+			Steps: []string{
+				"`curl -s http://GATEWAY:9090/ready | jq -c '.pairs[]'` lists the pairs that are not ready. `why` names the engine and the error.",
+				"`pairable` is false: the engines do not fit. `pdrouter validate --probe -c FILE` says in what. Start both with the same weights, versions and cache settings.",
+				"`… is down`: the engine's `/health` does not answer. Read its log, and start it again.",
+				"`status 401`, `403` or `404`: the engine refuses the gateway. Its `bearer_token_file` is wrong, it does not know the gateway's key, or its model has another name.",
+				"`pdrouter_pair_handshakes_total{outcome=\"timeout\"}` grows: an engine accepts connections and does not answer. Restart the one that `why` names.",
+				"More cases are in [A pair stays cold](operations.md#a-pair-stays-cold).",
+			},
+			Fires: []string{`pdrouter_pairs_waiting 2x30`}, Quiet: []string{`pdrouter_pairs_waiting 0x30`},
 		},
 		{
 			Name: "PdrouterQueueRefuses", Expr: `sum by (model) (increase(pdrouter_queue_denied_total{reason=~"queue_full|queue_timeout"}[5m])) > 0`, For: "5m", Severity: "critical",
 			Summary: "Requests for {{ $labels.model }} get no place with its engines.",
 			Means:   "More requests come than the engines finish: some are answered with 503 `queue_full` or `queue_timeout`.",
-			Look:    "`/ui`, Queues. `pdrouter_request_phase_duration_seconds` has the phase that is long. `pdrouter_queue_waiting_largest_tenant` tells of one tenant with most requests.",
+			Look:    "`/ui`, Queues, or `queues` in `/status`. `pdrouter_request_phase_duration_seconds` has the phase that is long. `pdrouter_queue_waiting_largest_tenant` tells of one tenant with most requests.",
 			Do:      "Add engines of the role with the long phase. If engines are idle while all places are in use, raise `max_concurrent_requests`.",
 			Fires:   []string{`pdrouter_queue_denied_total{model="m",reason="queue_full"} 0+5x30`}, Quiet: []string{`pdrouter_queue_denied_total{model="m",reason="client_left"} 0+5x30`},
 		},
@@ -131,7 +159,7 @@ func Alerts() []Alert {
 			Name: "PdrouterQueueLong", Expr: `max by (model) (pdrouter_queue_drain_seconds) > 30 and on (model) sum by (model) (pdrouter_queue_waiting) > 0`, For: "10m", Severity: "warning",
 			Summary: "New requests for {{ $labels.model }} wait about {{ $value | humanizeDuration }}.",
 			Means:   "For ten minutes the queue has been longer than engines serve in 30 s.",
-			Look:    "`/ui`, Queues, and the time of each leg in Requests.",
+			Look:    "`/ui`, Queues, or `queues` in `/status`. The time of each leg in Requests, or `stage_seconds` in `/requests`.",
 			Do:      "As for PdrouterQueueRefuses, before requests are refused.",
 			Fires:   []string{`pdrouter_queue_drain_seconds{model="m"} 50x30`, `pdrouter_queue_waiting{model="m"} 9x30`},
 			Quiet:   []string{`pdrouter_queue_drain_seconds{model="m"} 50x30`, `pdrouter_queue_waiting{model="m"} 0x30`},
@@ -140,7 +168,7 @@ func Alerts() []Alert {
 			Name: "PdrouterObjectiveRefuses", Expr: `sum by (model) (increase(pdrouter_queue_denied_total{reason="objective"}[5m])) > 0`, For: "5m", Severity: "critical",
 			Summary: "Requests for {{ $labels.model }} are refused, as they would be too late.",
 			Means:   "The gateway expects that these requests miss the objective that they or the policy name, and answers 503 `objective`. It does so while more requests come than the engines can serve in time.",
-			Look:    "`pdrouter_scaling_saturation_ratio` by role: above 1 the role is too full. `/ui`, Queues.",
+			Look:    "`pdrouter_scaling_saturation_ratio` by role: above 1 the role is too full. `/ui`, Queues, or `queues` in `/status`.",
 			Do:      "Add engines of the role that is full. If no role is, the objective is shorter than these prompts take on an idle engine: see `pdrouter explain`, and raise it.",
 			Fires:   []string{`pdrouter_queue_denied_total{model="m",reason="objective"} 0+5x30`}, Quiet: []string{`pdrouter_queue_denied_total{model="m",reason="objective"} 7x30`, `pdrouter_queue_denied_total{model="m",reason="client_left"} 0+5x30`},
 		},
@@ -148,7 +176,7 @@ func Alerts() []Alert {
 			Name: "PdrouterObjectiveMissed", Expr: `max by (model) (pdrouter_ttft_objective_ratio) > 1 or max by (model) (pdrouter_itl_objective_ratio) > 1`, For: "10m", Severity: "warning",
 			Summary: "More than a tenth of the streams of {{ $labels.model }} miss their objective.",
 			Means:   "First tokens (`pdrouter_ttft_objective_ratio`) or the tokens after them (`pdrouter_itl_objective_ratio`) come later than the policy's objective.",
-			Look:    "Which of the two is above 1. `pdrouter_scaling_saturation_ratio` by role. `/ui`, Requests: the part of the time that is long.",
+			Look:    "Which of the two is above 1. `pdrouter_scaling_saturation_ratio` by role. `/ui`, Requests, or `first_token_parts` in `/requests`: the part of the time that is long.",
 			Do:      "If a role is full, add engines of it: prefill for first tokens, decode for the others. If none is, one engine or pair is slow: PdrouterEngineOut, PdrouterPairSlow, PdrouterRecomputing.",
 			Fires:   []string{`pdrouter_ttft_objective_ratio{model="m"} .5x30`, `pdrouter_itl_objective_ratio{model="m"} 1.3x30`},
 			Quiet:   []string{`pdrouter_ttft_objective_ratio{model="m"} .9x30`, `pdrouter_itl_objective_ratio{model="m"} 1.3x5 .9x25`},
@@ -185,8 +213,8 @@ func Alerts() []Alert {
 			Name: "PdrouterKVLeaks", Expr: `sum(increase(pdrouter_kv_leaks_total[10m])) > 0`, For: "10m", Severity: "warning",
 			Summary: "Requests leave KV blocks with engines.",
 			Means:   "Ended requests left blocks that nothing freed yet. A prefill engine frees them when a lease ends; a decode engine with push may need a restart.",
-			Look:    "`/ui`, Engines: KV blocks. The log line `blocks stay held` names transfer and engines.",
-			Do:      "[What stock engines hold](operations.md#what-stock-engines-hold-after-a-request). If NIXL's library is missing on the gateway's host, install it: the gateway then frees them.",
+			Look:    "`/ui`, Engines, KV cache, or `leaked_blocks` of `engines` in `/status`. The log line `blocks stay held` names transfer and engines.",
+			Do:      "Prefill's blocks come back when their lease ends. If NIXL's library is missing on the gateway's host, install it: the gateway then frees them sooner. If decode's stay and it runs out of KV cache, drain it and restart it. [What stock engines hold](operations.md#what-stock-engines-hold-after-a-request) has each cause.",
 			Fires:   []string{`pdrouter_kv_leaks_total 0+1x30`}, Quiet: []string{`pdrouter_kv_leaks_total 7x30`},
 		},
 		{
@@ -202,15 +230,15 @@ func Alerts() []Alert {
 			Name: "PdrouterSourceStale", Expr: `max by (model, list) (pdrouter_source_stale) == 1`, For: "5m", Severity: "warning",
 			Summary: "The engines of {{ $labels.model }} ({{ $labels.list }}) are those of a while ago.",
 			Means:   "DNS, the file or the cluster that names the engines cannot be read. The gateway keeps the engines that it knows.",
-			Look:    "The log line of the source, with the error.",
-			Do:      "Repair the source: [engines that come and go](operations.md#engines-that-come-and-go). Nothing needs a restart.",
+			Look:    "`/ui`, What is wrong now, or `problems` in `/status`: the source and the error. The log line of the source has it too.",
+			Do:      "Repair the source: the DNS name, the file, or the gateway's right to list pods. Nothing needs a restart. [Engines that come and go](operations.md#engines-that-come-and-go) has each kind of source.",
 			Fires:   []string{`pdrouter_source_stale{model="m",list="prefill"} 1x30`}, Quiet: []string{`pdrouter_source_stale{model="m",list="prefill"} 0x30`},
 		},
 		{
 			Name: "PdrouterConfigRefused", Expr: `max by (instance) (pdrouter_config_refused) == 1`, For: "5m", Severity: "warning",
 			Summary: "{{ $labels.instance }} refuses its configuration file.",
 			Means:   "The file has a mistake, or changes a key that needs a restart. The configuration before stays in use. A restart would fail.",
-			Look:    "`/ui` shows the mistakes; so does the log, with lines.",
+			Look:    "`/ui`, or `config.mistakes` in `/status`, shows the mistakes; so does the log, with lines.",
 			Do:      "Correct the file. `pdrouter validate -c FILE` checks it.",
 			Fires:   []string{`pdrouter_config_refused{instance="a"} 1x30`}, Quiet: []string{`pdrouter_config_refused{instance="a"} 0x30`},
 		},
@@ -225,24 +253,33 @@ func Alerts() []Alert {
 		{
 			Name: "PdrouterMetadataBehind", Expr: `max by (instance) (pdrouter_metadata_behind) == 1`, For: "1m", Severity: "warning",
 			Summary: "{{ $labels.instance }} cannot read the engines' records.",
-			Means:   "This gateway gets no answer from Redis. Requests go on from its copy until the leases end, 30 s after their last renewal.",
-			Look:    "Whether it is one gateway or all. The log line `metadata: cache: read` has the error. `redis-cli -h HOST PING` from the gateway's host.",
-			Do:      "If other gateways are well, it is this one's way to Redis: network, NetworkPolicy, password, certificate. Else [Redis is down](operations.md#redis-is-down); it may start empty.",
-			Fires:   []string{`pdrouter_metadata_behind{instance="a"} 1x30`}, Quiet: []string{`pdrouter_metadata_behind{instance="a"} 0x30`},
+			Means:   "This gateway gets no answer from Redis. Requests go on from its copy until the leases end, 30 s after their last renewal. Meanwhile it counts limits alone, and does not know the load of other gateways.",
+			Look:    "`/ui`, What is wrong now, or `redis` in `/status`: Redis's address (`at`). Log lines with the field `redis` have the address and the error.",
+			Steps: []string{
+				"Is Redis down, or is this gateway's way to it cut? `curl -s http://GATEWAY:9090/status | jq .redis` at each gateway: `reached` says whether it exchanges with Redis. `pdrouter_metadata_behind` says the same by instance. `redis-cli -h HOST -p PORT PING` from this gateway's host, and from another one, says it without pdrouter.",
+				"No gateway reaches it: start Redis again. It may be empty. All is back within 10 s, and nothing needs a restart.",
+				"Others reach it: the error in the log says what it is. `connection refused`, `EOF` or a timeout: network, NetworkPolicy, firewall or a proxy between the two. `NOAUTH` or `WRONGPASS`: `password_file`. `NOPERM`: an ACL, which `redis-cli ACL LOG` names. `x509`: a certificate.",
+				"Do not restart this gateway meanwhile: it would begin without records. If it serves badly after 30 s, take it out of the load balancer.",
+				"[Redis in production](metadata.md#redis-in-production) has each kind of failure.",
+			},
+			Fires: []string{`pdrouter_metadata_behind{instance="a"} 1x30`}, Quiet: []string{`pdrouter_metadata_behind{instance="a"} 0x30`},
 		},
 		{
 			Name: "PdrouterLimitsAlone", Expr: `max by (instance) (pdrouter_limits_alone) == 1`, For: "5m", Severity: "warning",
 			Summary: "{{ $labels.instance }} counts tenants' use alone.",
 			Means:   "Usage is not exchanged through Redis, so a tenant may use its limit once at each gateway.",
-			Look:    "Whether it is one gateway or all. The log has the error. `redis-cli -h HOST PING` from the gateway's host.",
-			Do:      "As for PdrouterMetadataBehind.",
+			Look:    "`redis` in `/status`, at each gateway. Log lines with the field `redis` have the address and the error.",
+			Do:      "The steps of PdrouterMetadataBehind. No request fails for this.",
 			Fires:   []string{`pdrouter_limits_alone{instance="a"} 1x30`}, Quiet: []string{`pdrouter_limits_alone{instance="a"} 0x30`},
 		},
 		{
 			Name: "PdrouterKeySetStale", Expr: `max by (audience, issuer) (pdrouter_jwks_stale) == 1`, For: "1m", Severity: "critical",
 			Summary: "Tokens of {{ $labels.issuer }} for {{ $labels.audience }} get 503.",
 			Means:   "The issuer's key set is too old to be trusted, so its tokens are refused. API keys and other issuers go on.",
-			Look:    "The log line `jwks: no keys to believe`.", Do: "[Key sets are stale](operations.md#key-sets-are-stale).",
+			Look:    "The log line `jwks: no keys to believe`.", Steps: []string{
+				"From the gateway's host, check that the issuer's `url` answers 200 with a key set, with its `ca_file` and `token_file`.",
+				"If that cannot be repaired soon, put the last known key set into a file and set `url` to its path. Run `pdrouter validate`, then restart one gateway after the other.",
+			},
 			Fires: []string{`pdrouter_jwks_stale{audience="pdrouter",issuer="i"} 1x30`}, Quiet: []string{`pdrouter_jwks_stale{audience="pdrouter",issuer="i"} 0x30`},
 		},
 		{
@@ -301,28 +338,4 @@ func Rules() (string, error) {
 	to.SetIndent(2)
 	err := to.Encode(map[string][]group{"groups": {g}})
 	return b.String(), err
-}
-
-// Runbook returns the page that the alerts point to.
-func Runbook() string {
-	var b strings.Builder
-	b.WriteString(`# Runbook
-
-One section for each alert of [deploy/prometheus/alerts.yaml](../deploy/prometheus/alerts.yaml): what it means, where to look first, what to do.
-What clients see instead of an alert is in [operations.md](operations.md#symptoms). A critical alert means that clients are harmed now; a warning,
-that they will be or that something is lost.
-
-` + made + "\n\n| alert | severity | after | |\n| --- | --- | --- | --- |\n")
-	for _, a := range Alerts() {
-		b.WriteString("| [" + a.Name + "](#" + strings.ToLower(a.Name) + ") | " + a.Severity + " | " + a.For + " | " + firstSentence(a.Means) + " |\n")
-	}
-	for _, a := range Alerts() {
-		b.WriteString("\n## " + a.Name + "\n```promql\n" + a.Expr + "\n```\n- **Meaning.** " + a.Means + "\n- **First look.** " + a.Look + "\n- **What to do.** " + a.Do + "\n")
-	}
-	return b.String()
-}
-
-func firstSentence(text string) string {
-	first, _, _ := strings.Cut(text, ". ")
-	return strings.TrimSuffix(first, ".") + "."
 }

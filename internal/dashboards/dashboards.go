@@ -1,5 +1,5 @@
 // Package dashboards makes what operators load into Prometheus and Grafana from the table of metrics in internal/telemetry and from its own
-// tables of alerts and panels: deploy/prometheus/alerts.yaml, deploy/grafana/pdrouter.json and docs/runbook.md. Nothing of it runs in the
+// tables of alerts and panels: deploy/prometheus/alerts.yaml, deploy/grafana/pdrouter.json, docs/runbook.md and its copy in internal/ui. Nothing of it runs in the
 // gateway. `go test ./internal/telemetry -update` writes the files.
 package dashboards
 

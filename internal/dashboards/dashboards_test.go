@@ -27,10 +27,20 @@ func TestExpressions(t *testing.T) {
 				t.Errorf("%s: %v", a.Name, err)
 			}
 		}
-		for _, text := range []string{a.Summary, a.Means, a.Look, a.Do} {
+		todo := a.Steps
+		if a.Do != "" {
+			todo = append(todo, a.Do)
+		}
+		for _, text := range append([]string{a.Summary, a.Means, a.Look}, todo...) {
 			if !strings.HasSuffix(text, ".") {
 				t.Errorf("%s: %q is no sentence", a.Name, text)
 			}
+		}
+		if len(todo) == 0 || regexp.MustCompile(`^\[[^\]]*\]\([^)]*\)\.$`).MatchString(todo[0]) {
+			t.Errorf("%s: what to do stands elsewhere: %q", a.Name, todo)
+		}
+		if strings.Contains(a.Look, "/ui`") && !strings.Contains(a.Look, "/status`") && !strings.Contains(a.Look, "/requests`") {
+			t.Errorf("%s: %q names the page alone, not what a command can read", a.Name, a.Look)
 		}
 		if !regexp.MustCompile(`^Pdrouter[A-Z]\w+$`).MatchString(a.Name) || a.For == "" || a.Severity != "critical" && a.Severity != "warning" || len(a.Fires) == 0 || len(a.Quiet) == 0 {
 			t.Errorf("%+v is not complete", a)

@@ -177,7 +177,8 @@ func (e *Exercise) config() string {
 		}
 	}
 	b.WriteString("policy: {default: {split: {min_prompt_tokens: 16}, prefill: round_robin, decode: round_robin}}\n")
-	b.WriteString("timeouts: {health: 500ms, pre_stop_delay: 1ms}\nhealth: {slow_start: 0s}\nlog: {format: text}\n")
+	// The reference engines have no side channel and no NIXL: warnings about either would look like what is to be found.
+	b.WriteString("timeouts: {health: 500ms, pre_stop_delay: 1ms, side_channel: 24h}\nreclaim: off\nhealth: {slow_start: 0s}\nlog: {format: text}\n")
 	if e.redis != nil {
 		fmt.Fprintf(&b, "metadata: {store: redis, redis: {address: %q}}\n", e.redis.address())
 	}

@@ -64,9 +64,18 @@ func isShown(t *testing.T, cfg Config, want shown) bool {
 			t.Error(err)
 		}
 	}()
+	defer func() {
+		log, err := os.ReadFile(e.log.Name())
+		if text := string(log); err != nil || strings.Contains(text, "side channel") || strings.Contains(text, "cannot be freed") {
+			t.Errorf("the log warns of what is no fault: %v\n%s", err, text)
+		}
+	}()
 	var status []byte
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		type problem struct{ Alert, What, Why string }
+		type problem struct {
+			Alert, What, Why, Severity, Runbook string
+			Since                               time.Time
+		}
 		var s struct{ Problems []problem }
 		status = get(t, e.Operations+"/status")
 		if err := json.Unmarshal(status, &s); err != nil {
@@ -76,7 +85,8 @@ func isShown(t *testing.T, cfg Config, want shown) bool {
 		if len(s.Problems) == 0 {
 			continue
 		}
-		if p := s.Problems[0]; len(s.Problems) != 1 || p.Alert != want.alert || p.What != want.what || p.Why == "" {
+		if p := s.Problems[0]; len(s.Problems) != 1 || p.Alert != want.alert || p.What != want.what || p.Why == "" || p.Severity != "warning" || time.Since(p.Since) > 2*time.Minute ||
+			p.Runbook != "docs/runbook.md#"+strings.ToLower(want.alert) || cfg.Fault == "redis" && !strings.Contains(p.Why, e.redis.address()) {
 			t.Errorf("the page says %+v; want %s of %s", s.Problems, want.alert, want.what)
 			return true
 		}

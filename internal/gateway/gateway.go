@@ -33,6 +33,7 @@ import (
 	"pdrouter/metadata/routes"
 	"pdrouter/metadata/store"
 	"pdrouter/router"
+	"pdrouter/router/report"
 )
 
 // Options are what a gateway is told besides its configuration.
@@ -84,6 +85,8 @@ type Gateway struct {
 	adminRoutes http.Handler
 
 	clients, agents, operations, admins *listener.Listener
+	minute                              minute      // what clients have seen
+	began                               beginnings  // of problems
 	asked                               atomic.Bool // somebody looks whether this gateway is ready
 	agentRoutes                         *routes.Handler
 	operationRoutes                     http.Handler
@@ -134,7 +137,7 @@ func New(l *configfile.Loaded, log *slog.Logger, o Options) (_ *Gateway, err err
 	g.metrics = newMetrics(o.Version, o.Commit)
 	g.metrics.knows = func(engine string) bool { return g.router.Knows(engine) }
 	g.limiter = limits.New(g.redis, l.Metadata.Redis.WithDefaults().Prefix, g.sharing)
-	g.parts = router.Parts{Records: g.cache, Observe: g.metrics.observe, Moved: g.metrics.moved, Gone: g.metrics.forget, Refused: g.metrics.refused, Responses: g.responses, Stale: g.staleSources, Log: log}
+	g.parts = router.Parts{Records: g.cache, Observe: g.observe, Moved: g.metrics.moved, Gone: g.metrics.forget, Refused: g.refused, Responses: g.responses, Stale: g.staleSources, Log: log}
 	if g.redis != nil {
 		g.loads = shared.NewMap(g.redis, l.Metadata.Redis.WithDefaults().Prefix, "load", g.signer, g.sharing)
 		g.parts.Peers = g.loads
@@ -194,6 +197,17 @@ func (g *Gateway) Admins() net.Addr { return g.admins.Addr() }
 
 // Operations is where health, metrics and the like are served.
 func (g *Gateway) Operations() net.Addr { return g.operations.Addr() }
+
+// observe counts one finished request, and refused one that was not admitted.
+func (g *Gateway) observe(s report.Summary) {
+	g.metrics.observe(s)
+	g.minute.ended(&s)
+}
+
+func (g *Gateway) refused(status int, reason string) {
+	g.metrics.refused(status, reason)
+	g.minute.refused(time.Now(), status)
+}
 
 // routes makes what the agents' and the operations' listener serve.
 func (g *Gateway) routes(l *configfile.Loaded, voucher metadata.Voucher) (err error) {
@@ -255,6 +269,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	part("router", g.router.Run)
 	part("reclaim", g.reclaims.run)
 	part("limits", g.limiter.Run)
+	part("problems", g.watchProblems)
 	part("responses", g.responses.Run)
 	if g.tracing != nil {
 		part("tracing", g.tracing.Run) // it ends with what the last requests have left to send

@@ -1,18 +1,83 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"pdrouter/router"
 	"pdrouter/router/handover"
 )
 
-// Problem is something that is wrong now. Its alert names the section of docs/runbook.md that says what to do.
+// Problem is something that is wrong now.
 type Problem struct {
-	Alert string `json:"alert"`
-	What  string `json:"what"` // the engine, the pair, the model or the part of the gateway
-	Why   string `json:"why"`
+	Alert    string    `json:"alert"`
+	Severity string    `json:"severity"` // of the alert: critical, if clients are harmed now, or warning
+	What     string    `json:"what"`     // the engine, the pair, the model or the part of the gateway
+	Why      string    `json:"why"`
+	Since    time.Time `json:"since"`   // when it was noticed, to a few seconds
+	Runbook  string    `json:"runbook"` // the section that says what to do, as the alert's runbook_url
+}
+
+// critical are the alerts of that severity.
+var critical = map[string]bool{"PdrouterPanicMode": true, "PdrouterNoPair": true}
+
+// newProblem leaves out since when.
+func newProblem(alert, what, why string) Problem {
+	p := Problem{Alert: alert, Severity: "warning", What: what, Why: why, Runbook: "docs/runbook.md#" + strings.ToLower(alert)}
+	if critical[alert] {
+		p.Severity = "critical"
+	}
+	return p
+}
+
+// beginnings knows since when problems are there. It is safe for concurrent use. The zero value knows none.
+type beginnings struct {
+	mu    sync.Mutex
+	times map[[2]string]time.Time // by alert, and what it is about
+}
+
+// note has each problem say since when it is there, and forgets those that are not.
+func (b *beginnings) note(now time.Time, all []Problem) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	still := make(map[[2]string]time.Time, len(all))
+	for i := range all {
+		p := &all[i]
+		key := [2]string{p.Alert, p.What}
+		p.Since = now
+		if before, ok := b.times[key]; ok {
+			p.Since = before
+		}
+		still[key] = p.Since
+	}
+	b.times = still
+}
+
+// problemsEvery is how often it is looked what is wrong, whether somebody asks or not.
+const problemsEvery = 5 * time.Second
+
+// watchProblems keeps since when problems are there, until ctx ends.
+func (g *Gateway) watchProblems(ctx context.Context) error {
+	tick := time.NewTicker(problemsEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			g.problems(g.router.Stats())
+		}
+	}
+}
+
+// problems are what is wrong now.
+func (g *Gateway) problems(s router.Stats) []Problem {
+	all := problemsOf(s, g.configStatus(), g.exchanges(s))
+	g.began.note(time.Now(), all)
+	return all
 }
 
 // exchanges are what a gateway exchanges with others through Redis; true where the latest exchange failed.
@@ -23,11 +88,11 @@ type exchanges struct {
 
 func (e exchanges) any() bool { return e.metadata || e.limits || e.responses || e.peers }
 
-// problemsOf finds what is wrong in a status.
-func problemsOf(s router.Status, config ConfigStatus, redis exchanges) []Problem {
+// problemsOf finds what is wrong, without since when.
+func problemsOf(s router.Stats, config ConfigStatus, redis exchanges) []Problem {
 	out := []Problem{}
 	add := func(alert, what, why string, args ...any) {
-		out = append(out, Problem{alert, what, fmt.Sprintf(why, args...)})
+		out = append(out, newProblem(alert, what, fmt.Sprintf(why, args...)))
 	}
 	if len(config.Mistakes) > 0 {
 		add("PdrouterConfigRefused", "configuration", "the file was not taken into use: %s", config.Mistakes[0])

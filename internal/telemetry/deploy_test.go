@@ -21,4 +21,5 @@ func TestDeployedFiles(t *testing.T) {
 	}
 	golden.Equal(t, "../../deploy/grafana/pdrouter.json", dashboard)
 	golden.Equal(t, "../../docs/runbook.md", dashboards.Runbook())
+	golden.Equal(t, "../ui/static/runbook.html", dashboards.RunbookPage())
 }

@@ -267,6 +267,8 @@ func TestPage(t *testing.T) {
 	killed := time.Now()
 	b.until(stateOf("decode-1") + `?.includes('down')`)
 	b.until(`document.querySelector('#problems li[data-alert=PdrouterEngineOut]')?.innerText.includes('decode-1')`)
+	b.until(`(() => { const p = document.querySelector('#problems li[data-alert=PdrouterEngineOut]').innerText; return p.includes('warning') && p.includes('Since ') })()`)
+	b.until(`document.querySelector('#problems [data-clients]').innerText.startsWith('In the last minute ')`)
 	t.Logf("the page shows a killed engine after %.1f s", time.Since(killed).Seconds())
 	b.until(`document.querySelector('#pairs tbody tr .badge').innerText.includes('not ready')`)
 	if got := eval[string](b, `document.activeElement.getAttribute('aria-label') ?? ''`); got != "Drain decode-0" {
@@ -294,6 +296,12 @@ func TestPage(t *testing.T) {
 	b.picture("whole-failing", 1200, 900, false, true)
 
 	checkAudit(t, f)
+
+	runbook := eval[string](b, `document.querySelector('#problems li[data-alert=PdrouterEngineOut] a').href`)
+	b.run(chromedp.Navigate(runbook)) // what to do, without a token
+	b.until(`document.querySelector('section:target h2')?.innerText === 'PdrouterEngineOut'`)
+	checkContrast(t, b)
+	b.picture("runbook", 1200, 900, false, false)
 
 	b.run(chromedp.Navigate(f.ops + "/ui")) // the same, without what only listen.admin has
 	b.until(`document.querySelector('#signin')?.hidden === false`)

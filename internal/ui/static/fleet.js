@@ -1,6 +1,6 @@
 // Models, engines and pairs.
 
-import { $, h, say, show, list, row, badge, newBadge, seconds, bytes } from './dom.js';
+import { $, h, say, show, list, row, badge, newBadge, seconds, bytes, clock } from './dom.js';
 
 const columns = [['name'], ['place', 'Place'], ['state'], ['load', 'In flight', 'n'], ['own', 'At work, waiting', 'n'], ['kv', 'KV cache'], ['source', 'Source'], ['action']];
 const sum = (o) => Object.values(o ?? {}).reduce((a, b) => a + b, 0);
@@ -19,8 +19,12 @@ export function showSummary(s) {
   say($('#build'), `${s.version} · up ${seconds((new Date(s.now) - new Date(s.started_at)) / 1000)}`);
   const problems = s.problems ?? [];
   show($('#problems'), problems.length > 0);
-  list($('#problems ul'), problems, (p) => `${p.alert} ${p.what}`, (p) => h('li', { 'data-alert': p.alert }, h('strong', {}, p.what), ': ', h('span'), ' ', h('code', {}, p.alert)),
-    (el, p) => say(el.children[1], p.why));
+  say($('#problems [data-clients]'), s.clients.says);
+  list($('#problems ul'), problems, (p) => `${p.alert} ${p.what} ${p.since}`, (p) => h('li', { 'data-alert': p.alert }, newBadge(p.severity, p.severity === 'critical' ? 'bad' : 'warn'), ' ',
+    h('strong', {}, p.what), ': ', h('span'), ' ', h('span', { class: 'since' }), ' ', h('a', { href: `runbook.html#${p.alert.toLowerCase()}` }, p.alert)), (el, p) => {
+    say(el.children[2], p.why.endsWith('.') ? p.why : `${p.why}.`);
+    say(el.children[3], `Since ${clock(p.since)}, for ${seconds(Math.max(0, (new Date(s.now) - new Date(p.since)) / 1000))}.`);
+  });
   const mistakes = s.config.mistakes ?? [];
   show($('#mistakes'), mistakes.length > 0);
   list($('#mistakes ul'), mistakes, (m) => m, (m) => h('li', {}, m), () => {});
