@@ -164,6 +164,9 @@ func TestAuditLines(t *testing.T) {
 	w.ask(true, auth.EnginesScope, "POST", "/admin/v1/engines/one/drain", "")
 	w.ask(true, auth.EnginesScope, "POST", "/admin/v1/engines/nobody/drain", "")
 	w.ask(true, auth.ReadScope, "GET", "/admin/v1/engines", "")
+	if resp, _ := w.ask(false, "", "POST", "/health", ""); resp.StatusCode != http.StatusUnauthorized { // of a stranger, so it is no action of an administrator
+		t.Errorf("POST /health without a token: %d; want 401", resp.StatusCode)
+	}
 	type line struct {
 		Msg, Action, Subject, Remote, Path string
 		TokenID                            string `json:"token_id"`

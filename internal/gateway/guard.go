@@ -15,7 +15,7 @@ import (
 func administered(current func() *auth.Admins, open func(*http.Request) (status int), routes http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		admins := current()
-		if admins == nil || r.URL.Path == "/health" {
+		if admins == nil || r.URL.Path == "/health" && looks(r) {
 			audited(w, r, auth.Principal{}, routes, log)
 			return
 		}
@@ -24,7 +24,7 @@ func administered(current func() *auth.Admins, open func(*http.Request) (status 
 			audited(w, r, who, routes, log)
 			return
 		}
-		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		if looks(r) {
 			if status := open(r); status != 0 {
 				w.WriteHeader(status)
 				return
@@ -49,15 +49,17 @@ func tokenOnly(admins adminapi.Authorizer, routes http.Handler, log *slog.Logger
 // scopeOf returns what a request to the operations routes needs: the scope read to look, write for what changes something or, as a profile
 // does, slows the process.
 func scopeOf(r *http.Request) string {
-	looks := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch path := r.URL.Path; {
 	case strings.HasPrefix(path, "/explain/"): // it has a body, and changes nothing
 		return auth.ReadScope
-	case strings.HasPrefix(path, profiles), !looks:
+	case strings.HasPrefix(path, profiles), !looks(r):
 		return auth.WriteScope
 	}
 	return auth.ReadScope
 }
+
+// looks reports whether a request changes nothing, by its method.
+func looks(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
 // audited serves a request, and logs what an administrator did.
 func audited(w http.ResponseWriter, r *http.Request, who auth.Principal, routes http.Handler, log *slog.Logger) {
