@@ -55,13 +55,13 @@ func (r *Router) judgeHandOvers(ctx context.Context) {
 			for _, c := range r.handOvers.Judge(now) {
 				switch {
 				case c.Prefill != "" && c.Begins:
-					r.log.Warn("hand-overs of a pair are slow", "prefill", c.Prefill, "decode", c.Decode, "times_as_long", c.Times)
+					r.log.Warn("hand-overs of a pair are slow; answers are right, and first tokens late", "prefill", c.Prefill, "decode", c.Decode, "times_as_long", c.Times, "hand_over_seconds", c.Seconds)
 				case c.Prefill != "":
-					r.log.Info("hand-overs of a pair are not slow any more", "prefill", c.Prefill, "decode", c.Decode)
+					r.log.Info("hand-overs of a pair are not slow any more", "prefill", c.Prefill, "decode", c.Decode, "after_seconds", c.Lasted.Seconds())
 				case c.Begins:
-					r.log.Warn("decode engine computes prompts that it should receive", "engine", c.Decode, "share", c.Share)
+					r.log.Warn("decode engine computes prompts that it should receive; answers are right, and first tokens late", "engine", c.Decode, "part_of_prompts", c.Share)
 				default:
-					r.log.Info("decode engine receives prompts again", "engine", c.Decode)
+					r.log.Info("decode engine receives prompts again", "engine", c.Decode, "after_seconds", c.Lasted.Seconds())
 				}
 			}
 		}

@@ -126,7 +126,7 @@ func problemsOf(s router.Stats, config ConfigStatus, redis exchanges) []Problem 
 		add("PdrouterNoPair", "pairs", "none of %d is ready", s.PairsTotal)
 	}
 	for _, p := range s.SlowPairs {
-		add("PdrouterPairSlow", p.Prefill+" → "+p.Decode, "hand-overs take %.0f ms in the mean, %.1f times as long as usual", 1e3*p.Seconds, p.Times)
+		add("PdrouterPairSlow", p.Prefill+" → "+p.Decode, "hand-overs take %.0f ms in the mean of the last 30 s, %.1f times the usual %.1f ms", 1e3*p.Seconds, p.Times, 1e3*p.Seconds/max(p.Times, 1e-9))
 	}
 	for _, src := range s.Sources {
 		add("PdrouterSourceStale", src.Model+" "+src.List, "%s: %s", src.Source, src.Why)

@@ -42,7 +42,7 @@ func TestProblems(t *testing.T) {
 		"an engine recomputes":  {engine(router.EngineStats{Name: "d", State: "up", HandOvers: recomputing}), ConfigStatus{}, exchanges{}, "PdrouterRecomputing", "d", "few cached tokens of 7 prompts"},
 		"KV leaks":              {engine(router.EngineStats{Name: "p", State: "up", Leaked: map[string]int{"lease": 5}}), ConfigStatus{}, exchanges{}, "PdrouterKVLeaks", "p", "5 KV blocks"},
 		"no pair":               {router.Stats{PairsTotal: 4}, ConfigStatus{}, exchanges{}, "PdrouterNoPair", "pairs", "none of 4"},
-		"a slow pair":           {router.Stats{SlowPairs: []handover.PairStats{{Prefill: "p", Decode: "d", Seconds: .3, Times: 6}}}, ConfigStatus{}, exchanges{}, "PdrouterPairSlow", "p → d", "300 ms in the mean, 6.0 times"},
+		"a slow pair":           {router.Stats{SlowPairs: []handover.PairStats{{Prefill: "p", Decode: "d", Seconds: .3, Times: 6}}}, ConfigStatus{}, exchanges{}, "PdrouterPairSlow", "p → d", "300 ms in the mean of the last 30 s, 6.0 times the usual 50.0 ms"},
 		"a stale source":        {router.Stats{Sources: []router.StaleSource{{Model: "m", List: "prefill", Source: "file x", Why: "gone"}}}, ConfigStatus{}, exchanges{}, "PdrouterSourceStale", "m prefill", "file x: gone"},
 	} {
 		got := problemsOf(row.s, row.config, row.redis)

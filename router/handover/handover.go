@@ -80,6 +80,7 @@ type engine struct {
 	prompts     [Signs]uint64
 	seen        time.Time
 	recomputing bool
+	changed     time.Time // since when
 }
 
 func (e *engine) fade(now time.Time) {
@@ -125,6 +126,7 @@ type pair struct {
 	slowByTime bool      // whatever its decode engine does
 	since      time.Time // since when it is slowByTime, or is not
 	slow       bool      // and that is not because decode computes: what Change and PairStats say
+	changed    time.Time // since when it is slow, or is not
 	path       bool      // and its engines with others are not: it is the path between the two
 	times      float64   // as long as usual, when it was judged
 }
@@ -252,8 +254,10 @@ type Change struct {
 	Prefill string // "": it is about the engine Decode, not about a pair
 	Decode  string
 	Begins  bool
-	Times   float64 // of a pair: how many times as long as usual its hand-overs take
-	Share   float64 // of an engine: the part of its recent prompts that it computed
+	Times   float64       // of a pair: how many times as long as usual its hand-overs take
+	Share   float64       // of an engine: the part of its recent prompts that it computed
+	Seconds float64       // of a pair: its recent hand-overs, in the mean
+	Lasted  time.Duration // where it ends: how long it was so
 }
 
 // Judge decides about every engine and pair, and returns what has begun or ended since the last call, by name. Call it every few seconds.
@@ -269,7 +273,8 @@ func (w *Watch) Judge(now time.Time) (changes []Change) {
 			if e.recomputing = is; !is {
 				w.forgetRecent(name)
 			}
-			changes = append(changes, Change{Decode: name, Begins: is, Share: share})
+			changes = append(changes, Change{Decode: name, Begins: is, Share: share, Lasted: now.Sub(e.changed)})
+			e.changed = now
 		}
 	}
 	keys := slices.SortedFunc(maps.Keys(w.pairs), func(x, y [2]string) int {
@@ -284,7 +289,8 @@ func (w *Watch) Judge(now time.Time) (changes []Change) {
 		p.path = is && receives[key[1]].others() && sends[key[0]].others()
 		if is != p.slow {
 			p.slow = is
-			changes = append(changes, Change{Prefill: key[0], Decode: key[1], Begins: is, Times: p.times})
+			changes = append(changes, Change{Prefill: key[0], Decode: key[1], Begins: is, Times: p.times, Seconds: p.late.whole / max(p.late.n, 1e-9), Lasted: now.Sub(p.changed)})
+			p.changed = now
 		}
 	}
 	if len(changes) > 0 {

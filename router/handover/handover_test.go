@@ -17,6 +17,7 @@ type world struct {
 	factor  func(prefill, decode string) float64 // of the time of a hand-over
 	changes []string
 	seen    map[string]Seen // the latest of each pair
+	lasted  time.Duration   // of the latest change
 }
 
 func newWorld(seed uint64) *world {
@@ -46,6 +47,7 @@ func (x *world) run(d, every time.Duration, pairs []string, also func(decode str
 		if !x.now.Before(judge) {
 			for _, c := range x.w.Judge(x.now) {
 				x.changes = append(x.changes, fmt.Sprintf("%s>%s %v", c.Prefill, c.Decode, c.Begins))
+				x.lasted = c.Lasted
 			}
 			judge = judge.Add(5 * time.Second)
 		}
@@ -92,6 +94,9 @@ func TestFault70SlowPair(t *testing.T) {
 					t.Errorf("ended after %v", ended)
 				}
 				x.want(t, "p0>d0 true", "p0>d0 false")
+				if x.lasted < 9*time.Minute || x.lasted > 12*time.Minute {
+					t.Errorf("it is said to have lasted %v", x.lasted)
+				}
 				if x.w.Troubled() != nil {
 					t.Error("a pair that is not slow any more is told")
 				}
