@@ -118,7 +118,7 @@ func (c *modelClock) cancel(s *ModelSeq) {
 		return
 	}
 	c.catchUpLocked()
-	c.fleet.cancel(s)
+	c.fleet.Cancel(s)
 	delete(c.last, s)
 	c.wait.wake()
 }

@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// modelLeg is what a request asks of a modelled engine.
-type modelLeg uint8
+// ModelLeg is what a request asks of a modelled engine.
+type ModelLeg uint8
 
 const (
-	wholeLeg   modelLeg = iota
+	wholeLeg   ModelLeg = iota
 	PrefillLeg          // its KV stays for decode, under the request's key
 	DecodeLeg           // its KV comes from prefill
 )
 
 // ModelSeq is one request at a modelled engine.
 type ModelSeq struct {
-	Leg    modelLeg
+	Leg    ModelLeg
 	Key    string // of the hand-over that the leg takes part in
 	Prompt int    // tokens
 	Answer int    // tokens
-	Runs   []Run  // the full blocks of the prompt
+	Runs   []Run  // the full blocks of the prompt, and of the answer if others are to find these
 	Owner  any    // whoever submits it may keep something here
 
 	engine   *modelEngine
@@ -86,13 +86,13 @@ func newModelEngine(c Costs, budget int) *modelEngine {
 // need is how many blocks a request can need.
 func (s *ModelSeq) need() int { return (s.Prompt + s.Answer - 1 + BlockTokens - 1) / BlockTokens }
 
-// blocks is how many of the prompt's blocks others can find.
-func (s *ModelSeq) blocks() int {
+// named is how many of the first blocks of so many tokens others can find.
+func (s *ModelSeq) named(tokens int) int {
 	n := 0
 	for _, r := range s.Runs {
 		n += r.Blocks
 	}
-	return n
+	return min(n, tokens/BlockTokens)
 }
 
 // let gives places and blocks to waiting requests in their order, and returns those that were let in.
@@ -134,7 +134,7 @@ func (e *modelEngine) received(s *ModelSeq) {
 	e.coming--
 	s.computed = s.Prompt
 	s.state = seqRunning
-	e.pool.remember(&s.kv, s.Runs, s.blocks())
+	e.pool.remember(&s.kv, s.Runs, s.named(s.Prompt))
 	e.running = append(e.running, s)
 }
 
@@ -177,7 +177,7 @@ func (e *modelEngine) end() []*ModelSeq {
 		}
 		if p.Prefill {
 			s.computed += p.N
-			e.pool.remember(&s.kv, s.Runs, min(s.blocks(), s.computed/BlockTokens))
+			e.pool.remember(&s.kv, s.Runs, s.named(s.computed))
 			if s.computed < s.Prompt {
 				continue
 			}
@@ -191,6 +191,7 @@ func (e *modelEngine) end() []*ModelSeq {
 			s.state = seqHolding
 		} else {
 			s.state = seqDone
+			e.pool.remember(&s.kv, s.Runs, s.named(s.Prompt+s.said-1)) // the KV of an answer's last token is not computed
 			e.pool.release(&s.kv)
 		}
 	}

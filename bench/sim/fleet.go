@@ -241,8 +241,13 @@ func (f *ModelFleet) move(key string, h *modelHandover) {
 	f.later(modelEvent{at: end, kind: evMoved, over: h})
 }
 
-// cancel ends a request whose client has left.
-func (f *ModelFleet) cancel(s *ModelSeq) {
+// Restart has an engine begin anew, with nothing in its cache. What it has still is ended by Cancel, or goes on as if another engine had it.
+func (f *ModelFleet) Restart(engine int) {
+	f.engines[engine] = newModelEngine(f.engines[engine].costs, f.engines[engine].budget)
+}
+
+// Cancel ends a request whose client has left.
+func (f *ModelFleet) Cancel(s *ModelSeq) {
 	was := s.state
 	if was == seqDone || was == seqHolding {
 		return

@@ -151,7 +151,7 @@ func TestModelledBodies(t *testing.T) {
 	for name, c := range map[string]struct {
 		body           string
 		request        string
-		leg            modelLeg
+		leg            ModelLeg
 		key            string
 		prompt, answer int
 		fails          bool

@@ -133,7 +133,7 @@ func TestModelledSchedules(t *testing.T) {
 		a := s.submit(t, 0, 0, "a", ModelSeq{Prompt: 10, Answer: 100})
 		s.submit(t, 0, 0, "b", ModelSeq{Prompt: 10, Answer: 2})
 		s.until(30 * time.Millisecond)
-		s.fleet.cancel(a)
+		s.fleet.Cancel(a)
 		s.want(t, "20ms a\n41ms b\n52ms b ends")
 	})
 }
@@ -200,11 +200,11 @@ func TestModelledHandovers(t *testing.T) {
 		a := s.submit(t, 0, 1, "d0", ModelSeq{Leg: DecodeLeg, Key: "0", Prompt: 20, Answer: 1})
 		b := s.submit(t, 0, 1, "d1", ModelSeq{Leg: DecodeLeg, Key: "1", Prompt: 20, Answer: 1})
 		s.until(1 * time.Millisecond)
-		s.fleet.cancel(a)
+		s.fleet.Cancel(a)
 		s.submit(t, 1*time.Millisecond, 0, "p0", ModelSeq{Leg: PrefillLeg, Key: "0", Prompt: 20, Answer: 1})
 		s.submit(t, 1*time.Millisecond, 0, "p1", ModelSeq{Leg: PrefillLeg, Key: "1", Prompt: 20, Answer: 1})
 		s.until(70 * time.Millisecond)
-		s.fleet.cancel(b)
+		s.fleet.Cancel(b)
 		s.want(t, "31ms p0 ends\n61ms p1 ends")
 	})
 }

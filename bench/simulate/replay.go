@@ -1,6 +1,9 @@
-// Package simulate replays a trace on modelled engines (package bench/sim) in their own time, with the code that chooses engines in the gateway:
-// policies, policies/forecast and policies/prefixes. There is no other part of a gateway, and no clock: the same trace gives the same figures on
-// any machine, to the nanosecond. `pdrouter simulate` and bench/suites/replay call it.
+// Package simulate replays a trace, or conversations, on modelled engines (package bench/sim) in their own time, with the code that decides in the gateway:
+// policies, policies/forecast and policies/prefixes choose engines, router/migration what KV is moved. There is no other part of a gateway, and no
+// clock: the same trace gives the same figures on any machine, to the nanosecond. `pdrouter simulate` and bench/suites/replay call it.
+//
+// Read replay.go first. sweep.go sums traces up, and conversation_sweep.go conversations: conversations.go replays them, conversation_changes.go has
+// engines come and go, and conversation_moves.go carries out moves.
 package simulate
 
 import (
@@ -57,6 +60,8 @@ type engine struct {
 type leg struct {
 	engine  *engine
 	work    forecast.Leg
+	seq     *sim.ModelSeq
+	begun   bool          // it has had a token
 	unread  int           // tokens of the prompt that count in the engine's backlog, until they are computed
 	outcome *load.Outcome // of the leg that gives the answer
 	nth     int           // of the request
@@ -75,24 +80,25 @@ type leg struct {
 // replay is a replay under way.
 type replay struct {
 	Setup
-	fleet   *sim.ModelFleet
-	engines []*engine
-	prefill []*engine
-	decode  []*engine
-	view    policies.Fleet
-	model   *forecast.Model
-	itl     float64 // seconds; a token that comes so long after another is late
-	index   *prefixes.Index
-	pieces  []int32
-	chain   []uint64
-	chains  [][]uint64 // of legs that have their prompts, to be used again
-	ends    []prefixes.End
-	draws   *rand.Rand
-	turn    uint64
-	tally   *load.Tally
-	times   [][]time.Duration // of outcomes that have ended, to be used again
-	result  Result
-	queue   *queue // nil: there is none
+	fleet         *sim.ModelFleet
+	engines       []*engine
+	prefill       []*engine
+	decode        []*engine
+	view          policies.Fleet
+	model         *forecast.Model
+	itl           float64 // seconds; a token that comes so long after another is late
+	index         *prefixes.Index
+	pieces        []int32
+	chain         []uint64
+	chains        [][]uint64 // of legs that have their prompts, to be used again
+	ends          []prefixes.End
+	draws         *rand.Rand
+	turn          uint64
+	tally         *load.Tally
+	times         [][]time.Duration // of outcomes that have ended, to be used again
+	result        Result
+	queue         *queue         // nil: there is none
+	conversations *conversations // nil: a trace is replayed
 
 	kept   int           // the request of the trace that is not refused however long it waits; -1: none
 	wentOn time.Duration // when that went to engines
@@ -218,21 +224,43 @@ func (r *replay) ask(nth int, t load.Request) error {
 
 // give has a request's legs made at a time, both at once as with push.
 func (r *replay) give(nth int, t load.Request, at time.Duration, slot admission.Slot) error {
+	r.model.Arrived(at.Seconds())
+	r.look(t, at.Seconds())
+	choice, err := r.choose(t)
+	if err != nil {
+		return err
+	}
+	_, err = r.send(nth, t, r.outcome(t), choice, at, slot)
+	return err
+}
+
+// outcome is that of a request that comes.
+func (r *replay) outcome(t load.Request) *load.Outcome {
 	o := &load.Outcome{Arrival: load.Arrival{At: t.At, Prompt: t.Input, Tokens: t.Output}, Sent: t.At, Status: 200}
 	if n := len(r.times); n > 0 {
 		o.Chunks, r.times = r.times[n-1][:0], r.times[:n-1]
 	}
-	q := r.request(t)
-	now := at.Seconds()
-	r.model.Arrived(now)
-	r.look(t, now)
+	return o
+}
+
+// choose chooses the engines of a request that look has looked for.
+func (r *replay) choose(t load.Request) (policies.Choice, error) {
 	r.turn++
-	choice := r.Policy.Choose(q, r.view, policies.Draw{Turn: r.turn, Random: r.draws.Uint64()})
+	choice := r.Policy.Choose(r.request(t), r.view, policies.Draw{Turn: r.turn, Random: r.draws.Uint64()})
 	if choice.Decode < 0 {
-		return fmt.Errorf("bench: simulate: on %s the policy refuses a prompt of %d tokens (%s); want one that serves every request there", r.Layout, t.Input, choice.Reason)
+		return choice, fmt.Errorf("bench: simulate: on %s the policy refuses a prompt of %d tokens (%s); want one that serves every request there", r.Layout, t.Input, choice.Reason)
 	}
+	return choice, nil
+}
+
+// send makes a request's legs, and returns the one that answers.
+func (r *replay) send(nth int, t load.Request, o *load.Outcome, choice policies.Choice, at time.Duration, slot admission.Slot) (*leg, error) {
+	now := at.Seconds()
 	decode := r.decode[choice.Decode]
-	last := &sim.ModelSeq{Prompt: t.Input, Answer: t.Output, Runs: runsOf(t)}
+	last := &sim.ModelSeq{Prompt: t.Input, Answer: t.Output, Runs: runsOf(t, t.Input)}
+	if r.conversations != nil { // the next turn has the answer in its prompt
+		last.Runs = runsOf(t, t.Input+t.Output-1)
+	}
 	answer := &leg{engine: decode, nth: nth, outcome: o, ttft: float64(choice.TTFT), given: at, slot: slot}
 	if choice.Split {
 		r.result.Split++
@@ -242,10 +270,10 @@ func (r *replay) give(nth int, t load.Request, at time.Duration, slot admission.
 		answer.moved = t.Input - decode.known.Cached
 		answer.first = &leg{engine: r.prefill[choice.Prefill]}
 		if err := r.submit(first, answer.first, now); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return r.submit(last, answer, now)
+	return answer, r.submit(last, answer, now)
 }
 
 // Pieces of a prompt are as the gateway's, if a token has four bytes: of the first blocks of a trace there are four each, the others are one each.
@@ -292,6 +320,7 @@ func (r *replay) submit(s *sim.ModelSeq, l *leg, now float64) error {
 	if s.Leg != sim.DecodeLeg {
 		l.unread = s.Prompt - e.known.Cached
 	}
+	l.seq = s
 	e.known.InFlight++
 	e.known.Backlog += l.unread
 	l.work = forecast.Leg{Prompt: s.Prompt, Uncached: l.unread, Answers: l.outcome != nil, Late: r.itl}
@@ -322,16 +351,20 @@ func (r *replay) note(chain []uint64, e *engine) {
 
 // hear notes a token.
 func (r *replay) hear(t sim.ModelToken) {
-	l, now := t.Seq.Owner.(*leg), t.At.Seconds()
-	e := l.engine
-	if l.outcome != nil && len(l.outcome.Chunks) > 0 {
-		e.work.Said(&l.work, now, 1)
-	} else {
+	l, ok := t.Seq.Owner.(*leg)
+	if !ok {
+		r.conversations.heard(t)
+		return
+	}
+	e, now, first := l.engine, t.At.Seconds(), !l.begun
+	if l.begun = true; first {
 		e.known.Backlog, l.unread = e.known.Backlog-l.unread, 0
 		e.work.FirstToken(&l.work, now)
+	} else {
+		e.work.Said(&l.work, now, 1)
 	}
 	if l.outcome != nil {
-		r.answered(l, t)
+		r.answered(l, t, first)
 	}
 	if t.Last {
 		l.ended = t.At
@@ -341,11 +374,11 @@ func (r *replay) hear(t sim.ModelToken) {
 }
 
 // answered notes a token of an answer.
-func (r *replay) answered(l *leg, t sim.ModelToken) {
+func (r *replay) answered(l *leg, t sim.ModelToken, first bool) {
 	o := l.outcome
 	if o.Err = t.Err; o.Err == nil {
 		o.Chunks = append(o.Chunks, t.At)
-		if len(o.Chunks) == 1 {
+		if first {
 			r.begun(l, t.At)
 		}
 	}
@@ -355,6 +388,9 @@ func (r *replay) answered(l *leg, t sim.ModelToken) {
 		r.model.Answered(len(o.Chunks))
 		if r.tally.Add(o); r.Ended != nil {
 			r.Ended(l.nth, o)
+		}
+		if r.conversations != nil {
+			r.conversations.ended(l)
 		}
 		r.times = append(r.times, o.Chunks)
 	}
@@ -375,11 +411,11 @@ func (r *replay) begun(l *leg, at time.Duration) {
 	}
 }
 
-// runsOf names the KV blocks of a request's prompt: a trace's ids stand for the text up to their block's end.
-func runsOf(t load.Request) []sim.Run {
+// runsOf names the KV blocks of the first tokens of a request: a trace's ids stand for the text up to their block's end.
+func runsOf(t load.Request, tokens int) []sim.Run {
 	const each = load.TraceBlock / sim.BlockTokens
 	runs := make([]sim.Run, 0, len(t.Blocks))
-	for left := t.Input / sim.BlockTokens; left > 0; left -= each {
+	for left := tokens / sim.BlockTokens; left > 0; left -= each {
 		runs = append(runs, sim.Run{ID: uint64(t.Blocks[len(runs)]), Blocks: min(left, each)})
 	}
 	return runs

@@ -19,6 +19,9 @@ import (
 	"pdrouter/internal/configfile"
 )
 
+// simulatedCosts are those of the modelled engines.
+const simulatedCosts = "llama-3.3-70b-4xh100"
+
 func simulateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "simulate", Short: "Replay a trace on modelled engines with the gateway's own policies.", Args: cobra.NoArgs,
@@ -32,6 +35,7 @@ the same figures on any machine.
 A trace is Mooncake's (a JSON object a line), Azure's (CSV with TIMESTAMP, ContextTokens, GeneratedTokens) or BurstGPT's (CSV with Timestamp,
 Request tokens, Response tokens). Without --trace it is made: conversations in the shape of Mooncake's.`,
 	}
+	c.AddCommand(simulateConversationsCommand())
 	f := c.Flags()
 	config := f.StringP("config", "c", "", "a gateway's configuration `FILE`: its policy is replayed too, on --layout")
 	trace := f.String("trace", "", "the trace `FILE`")
@@ -64,7 +68,7 @@ Request tokens, Response tokens). Without --trace it is made: conversations in t
 		}
 		s := simulate.Sweep{Seeds: *seeds, Window: *window, SLO: load.SLO{Ttft: *ttft, Tpot: *itl}}
 		var err error
-		if s.Costs, err = sim.CostsOf("llama-3.3-70b-4xh100"); err != nil {
+		if s.Costs, err = sim.CostsOf(simulatedCosts); err != nil {
 			return err
 		}
 		if s.Mixes, err = mixesOf(*mixes, *rates, *engines); err != nil {
@@ -160,14 +164,6 @@ func readTrace(path string, mixes []simulate.Mix, window time.Duration) ([]load.
 
 // mixesOf are the mixes with these names, all if there is none, at the rates that are asked for or at those of so many engines.
 func mixesOf(names []string, rates []float64, engines int) ([]simulate.Mix, error) {
-	for i, r := range rates {
-		if !(r > 0) || r > 1e4 {
-			return nil, fmt.Errorf("--rate %v; want more than 0, at most 10000", r)
-		}
-		if slices.Contains(rates[:i], r) {
-			return nil, fmt.Errorf("--rate %v is given twice; want each once", r)
-		}
-	}
 	var out []simulate.Mix
 	var known []string
 	for _, m := range simulate.Mixes {
@@ -175,13 +171,10 @@ func mixesOf(names []string, rates []float64, engines int) ([]simulate.Mix, erro
 		if len(names) > 0 && !slices.Contains(names, m.Name) {
 			continue
 		}
-		of := rates
-		if len(of) == 0 {
-			for _, r := range m.Rates {
-				of = append(of, r*float64(engines)/4)
-			}
+		var err error
+		if m.Rates, err = ratesOf(rates, m.Rates, engines); err != nil {
+			return nil, err
 		}
-		m.Rates = of
 		out = append(out, m)
 	}
 	for _, n := range names {
@@ -190,6 +183,26 @@ func mixesOf(names []string, rates []float64, engines int) ([]simulate.Mix, erro
 		}
 	}
 	return out, nil
+}
+
+// ratesOf are the rates that are asked for; if there are none, those of four engines, for so many.
+func ratesOf(rates, ofFour []float64, engines int) ([]float64, error) {
+	for i, r := range rates {
+		if !(r > 0) || r > 1e4 {
+			return nil, fmt.Errorf("--rate %v; want more than 0, at most 10000", r)
+		}
+		if slices.Contains(rates[:i], r) {
+			return nil, fmt.Errorf("--rate %v is given twice; want each once", r)
+		}
+	}
+	if len(rates) > 0 {
+		return rates, nil
+	}
+	var of []float64
+	for _, r := range ofFour {
+		of = append(of, r*float64(engines)/4)
+	}
+	return of, nil
 }
 
 // printSimulation prints the rows, where requests came for less than the window, and what cost comes to beside the best of the others.

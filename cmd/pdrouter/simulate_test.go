@@ -3,11 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"pdrouter/bench/simulate"
 )
 
 // TestSimulateCommand: what cannot be replayed is refused by the name of its flag, and a table says where the trace was too short.
@@ -42,5 +45,35 @@ func TestSimulateCommand(t *testing.T) {
 	cancel()
 	if err := run(gone, []string{"simulate"}, &out); err == nil || err.Error() != "interrupted" {
 		t.Errorf("got %v; want interrupted", err)
+	}
+}
+
+// TestSimulateConversationsCommand: what cannot be replayed is refused by the name of its flag, and what is printed can be read by programs.
+func TestSimulateConversationsCommand(t *testing.T) {
+	for args, want := range map[string]string{
+		"--engines 0":         "--engines 0; want 1 to 64",
+		"--turns 1":           "--turns 1; want 2 to 6",
+		"--pause 0s":          "--pause 0s; want more than 0",
+		"--rate 0":            "--rate 0; want more than 0, at most 10000",
+		"--uses drain,rescue": `--uses "rescue"; want drain, route, warm, replicate`,
+		"--changes burn@3s":   `--changes "burn@3s"; want drain, lose, add, @, and a time such as 40s`,
+	} {
+		err := run(context.Background(), append([]string{"simulate", "conversations"}, strings.Fields(args)...), new(bytes.Buffer))
+		if err == nil || exitCode(err) != 2 || errors.Unwrap(err).Error() != want {
+			t.Errorf("%s: got %v; want a usage error %s", args, err, want)
+		}
+	}
+	args := strings.Fields("simulate conversations --seeds 1 --rate 1 --window 1m --changes add@20s,drain@30s")
+	var out bytes.Buffer
+	if err := run(context.Background(), append(args, "-o", "json"), &out); err != nil {
+		t.Fatal(err)
+	}
+	var rows []simulate.ConversationRow
+	if err := json.Unmarshal(out.Bytes(), &rows); err != nil || len(rows) != 4 || rows[0].Turns != "all" || rows[0].Moves["drain moved"] == 0 {
+		t.Errorf("got %v, %+v", err, rows)
+	}
+	out.Reset()
+	if err := run(context.Background(), args, &out); err != nil || !strings.Contains(out.String(), "moves at 1/s: drain moved ") {
+		t.Errorf("got %v\n%s", err, out.String())
 	}
 }

@@ -11,6 +11,9 @@ import (
 // epoch is the moment from which forecasts count.
 var epoch = time.Now()
 
+// At is a time as forecasts count it, as a time.
+func At(since time.Duration) time.Time { return epoch.Add(since) }
+
 // Seconds is a time as forecasts count it.
 func Seconds(t time.Time) float64 { return t.Sub(epoch).Seconds() }
 
