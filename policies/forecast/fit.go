@@ -57,18 +57,35 @@ func (f *fit) learnFrom(x vector, y float64, of *ratio) float64 {
 // learn takes an observation in, y more than 0. z are the terms of the part of y that is not this fit's.
 func (f *fit) learn(x, z vector, y float64) {
 	for i := range f.n {
+		part := x[i] / (y * y)
 		for j := range terms {
-			f.a[i][j] = fading*f.a[i][j] + x[i]*x[j]/(y*y)
-			f.c[i][j] = fading*f.c[i][j] + x[i]*z[j]/(y*y)
+			f.a[i][j] = fading*f.a[i][j] + part*x[j]
+			f.c[i][j] = fading*f.c[i][j] + part*z[j]
 		}
 		f.b[i] = fading*f.b[i] + x[i]/y
 	}
 	f.solve()
 }
 
-// solve finds the best weights that are 0 or more: the best of those of all subsets of the terms.
+// solve finds the best weights that are 0 or more.
 func (f *fit) solve() {
-	a, b := f.a, f.b
+	a, b := f.equations()
+	last := 0
+	for i, w := range f.weights {
+		if w > 0 {
+			last |= 1 << i
+		}
+	}
+	if w, ok := solved(a, b, last, f.n); ok && best(&a, &b, &w, last, f.n) { // nearly always: an observation rarely changes which weights are 0
+		f.weights = w
+		return
+	}
+	f.weights = bestOfAll(a, b, f.n)
+}
+
+// equations are those of the best weights, a w = b, if these could be negative.
+func (f *fit) equations() (a [terms]vector, b vector) {
+	a, b = f.a, f.b
 	for i := range f.n {
 		ridge := trust / (f.first[i] * f.first[i])
 		a[i][i] += ridge
@@ -77,20 +94,36 @@ func (f *fit) solve() {
 			b[i] -= dot(&f.c[i], &f.beside.weights)
 		}
 	}
+	return a, b
+}
+
+// bestOfAll are the best of the weights of all subsets of n terms.
+func bestOfAll(a [terms]vector, b vector, n int) (weights vector) {
 	least := 0.0
-	for set := 1; set < 1<<f.n; set++ {
-		w, ok := solved(a, b, set, f.n)
+	for set := 1; set < 1<<n; set++ {
+		w, ok := solved(a, b, set, n)
 		if !ok {
 			continue
 		}
 		squares := 0.0 // of the errors, but for a constant
-		for i := range f.n {
+		for i := range n {
 			squares += w[i] * (dot(&a[i], &w) - 2*b[i])
 		}
 		if squares < least {
-			least, f.weights = squares, w
+			least, weights = squares, w
 		}
 	}
+	return weights
+}
+
+// best reports whether the weights of a set are the best of all: the error grows with every other weight.
+func best(a *[terms]vector, b, w *vector, set, n int) bool {
+	for i := range n {
+		if set>>i&1 == 0 && dot(&a[i], w) < b[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // solved solves a w = b for the terms of a set; other weights are 0. It returns false if a weight is negative.

@@ -97,6 +97,8 @@ func (e *Engine) FirstToken(l *Leg, now float64) {
 	}
 	if e.prompts[0] == l {
 		e.observe(l, now)
+	} else {
+		e.prompts[0].passed = true
 	}
 	e.hasComputed(l, now)
 }
@@ -262,7 +264,7 @@ func (e *Engine) Observed(now float64) (ago float64, ever bool) {
 func (e *Engine) observe(l *Leg, now float64) {
 	x, from := l.terms, l.at
 	switch {
-	case !l.alone || e.others.Wait > 0:
+	case !l.alone || l.passed || e.others.Wait > 0:
 		return
 	case e.began <= l.at: // nothing was before it
 	case e.began >= l.read: // it was read meanwhile

@@ -35,6 +35,32 @@ func TestFit(t *testing.T) {
 	}
 }
 
+// TestFitIsTheBest: the weights after each observation are the best of all subsets, whichever of them are 0 at the time.
+func TestFitIsTheBest(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	f, sets := newFit(firstPrompt...), map[int]bool{}
+	for i := range 2000 {
+		n, before := 50+float64(rng.IntN(20_000)), float64(rng.IntN(20_000))
+		want := vector{.01 * float64(i/100%3), 1e-5 * float64(i/200%2), 8e-5, 1e-9 * float64(i/300%2), .001}
+		x := vector{1, n + before, n, n*before + n*n/2, n * .02 * rng.Float64()}
+		f.learn(x, vector{}, dot(&x, &want)*(1+.1*rng.NormFloat64()))
+		a, b := f.equations()
+		best, set := bestOfAll(a, b, f.n), 0
+		for j := range best {
+			if !near(f.weights[j], best[j], 1e-6) {
+				t.Fatalf("after %d observations the weights are %v; want %v", i+1, f.weights, best)
+			}
+			if best[j] > 0 {
+				set |= 1 << j
+			}
+		}
+		sets[set] = true
+	}
+	if len(sets) < 4 {
+		t.Errorf("only %d sets of weights were not 0", len(sets))
+	}
+}
+
 // begin begins a leg. Tokens that come more than 50 ms after others are late.
 func begin(e *Engine, l *Leg, now float64, prompt, uncached int, answers, silent bool) {
 	*l = Leg{Prompt: prompt, Uncached: uncached, Answers: answers, Silent: silent, Late: .05}
@@ -194,6 +220,23 @@ func TestBurst(t *testing.T) {
 	e.Said(&l, now, 20)
 	if got := step(); !near(got, .02, .1) {
 		t.Errorf("a step of %v behind a burst; want 0.02", got)
+	}
+}
+
+// TestPassedPrompts: of a prompt that is computed after one that came later nothing is learned, as when the engine began with it is not known.
+func TestPassedPrompts(t *testing.T) {
+	m := scripted()
+	e := m.NewEngine()
+	for i := range 100 {
+		now := float64(10 * i)
+		var a, b Leg
+		begin(e, &a, now, 1000, 1000, false, false)
+		begin(e, &b, now, 1000, 1000, false, false)
+		e.FirstToken(&b, now+1)
+		e.FirstToken(&a, now+2)
+	}
+	if got := e.PromptSeconds(1000, 1000); !near(got, 1, .01) {
+		t.Errorf("a prompt takes %v s; want 1", got)
 	}
 }
 

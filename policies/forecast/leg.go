@@ -18,6 +18,7 @@ type Leg struct {
 	given  float64 // the engine's, with this prompt
 	state  legState
 	alone  bool // no other gateway had prompts there when it began
+	passed bool // a later prompt was computed first: when the engine began with this one cannot be known
 
 	last    float64 // when a token came
 	said    untold
