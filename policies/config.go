@@ -33,7 +33,7 @@ type Choosing struct {
 	// allows is split, and the engine of each role is chosen on its own, as prefill and decode say. Default: roles if this rule or default has
 	// the section split, or a policy, scorers or a picker of prefill or decode; else cost.
 	Policy string `yaml:"policy"`
-	// Objective is what requests are to keep, for the policy cost.
+	// Objective is what requests are to keep. The policy cost chooses by it, and with every policy scaling signals and alerts compare with it.
 	Objective ObjectiveRule `yaml:"objective"`
 	Split     SplitRule     `yaml:"split"`
 	// Prefill is how the prefill engine is chosen. The name of a policy alone is short for the section: "prefill: round_robin".

@@ -69,7 +69,7 @@ func TestCostPolicy(t *testing.T) {
 					t.Errorf("%d %s", r.Status, r.Body)
 				}
 				st := g.Router.Stats()
-				if _, ok := st.Forecasts["tiny"]; !ok || st.Engines[0].Forecast == nil || st.Engines[0].Forecast.Streams != 0 {
+				if _, ok := st.Forecasts["tiny"]; !ok || st.Engines[0].Forecast.Streams != 0 {
 					t.Errorf("forecasts %+v, %+v", st.Forecasts, st.Engines[0].Forecast)
 				}
 				roles := []string{"prefill", "decode"}

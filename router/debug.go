@@ -26,7 +26,7 @@ func (d Debug) Idle() bool {
 		if e.InFlight.Load() != 0 || e.Backlog.Load() != 0 || e.Uncollected.Load() != 0 {
 			return false
 		}
-		if f := e.Forecast(); f != nil && !f.Idle() {
+		if !e.Forecast().Idle() {
 			return false
 		}
 	}

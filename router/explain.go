@@ -53,7 +53,7 @@ func (r *Router) explain(w http.ResponseWriter, req *http.Request) {
 	if m.UsesSessions() || s.cfg.Migration.On() {
 		session = edge.SessionOf(func(name string) []byte { return []byte(req.Header.Get(name)) }, b)
 	}
-	if m.Forecast != nil {
+	if m.Prices {
 		if b.Objective, bad = edge.ObjectiveOf(func(name string) []byte { return []byte(req.Header.Get(name)) }); bad != nil {
 			http.Error(w, bad.Error(), http.StatusBadRequest)
 			return

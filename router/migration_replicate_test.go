@@ -4,15 +4,23 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"pdrouter/internal/refengine"
 	"pdrouter/internal/routertest"
+	"pdrouter/router/config"
 	"pdrouter/router/migration"
 )
 
 // TestSharedPromptIsReplicated has conversations begin with one system prompt at one engine, and one with another. What they share is copied to a
 // second engine once that is less busy, and conversations that begin there compute nothing else of it.
 func TestSharedPromptIsReplicated(t *testing.T) {
-	m := newMoversBy(t, planned(t, "default: {split: {min_prompt_tokens: 100000}, decode: session}"), 2, uses("replicate"))
+	m := newMoversBy(t, planned(t, "default: {split: {min_prompt_tokens: 100000}, decode: session}"), 2, func(c *config.Config, engines map[string]*refengine.Config) {
+		uses("replicate")(c, engines)
+		for _, e := range engines {
+			e.PrefillCost = 500 * time.Microsecond // else it is not worth a move
+		}
+	})
 	system := "you know all of this: " + strings.Repeat("the answer is in the book. ", 20)
 	begin := func(name, system string) *talk {
 		c := &talk{name: name, messages: []map[string]string{{"role": "system", "content": system}}}

@@ -105,7 +105,7 @@ type EngineStats struct {
 
 	MovesLeft int `json:"moves_left,omitempty"` // conversations that it has yet to give away, as it drains
 
-	Forecast *fleet.EngineForecast `json:"forecast,omitempty"` // what the policy cost knows of it; nil where no policy asks for that
+	Forecast fleet.EngineForecast `json:"forecast"` // what it has to do
 
 	Leaked      map[string]int `json:"leaked_blocks,omitempty"`       // blocks that it holds for ended requests, by cause
 	MaybeLeaked int            `json:"maybe_leaked_blocks,omitempty"` // blocks that it may hold for ended requests

@@ -17,6 +17,7 @@ import (
 	"pdrouter/router"
 	"pdrouter/router/config"
 	"pdrouter/router/connector"
+	"pdrouter/router/fleet"
 	"pdrouter/router/report"
 )
 
@@ -30,8 +31,18 @@ func (s splits) Choose(q policies.Request, f policies.Fleet, d policies.Draw) po
 }
 
 // TestFirstTokenPartsOfReferenceEngines holds what the gateway thinks of the parts of the time to the first token against what the engines know: in
-// the mean of the split requests of some bursts each part is right to a quarter of the time to the first token. The sum is exact.
+// the mean of the split requests of some bursts each part is right to a quarter of the time to the first token. The sum is exact. It is so whatever the policy is.
 func TestFirstTokenPartsOfReferenceEngines(t *testing.T) {
+	cost, err := policies.Parse("p.yaml", []byte("default: {policy: cost}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]fleet.Planner{"cost": splits{cost}, "roles": routertest.Roles(t)} {
+		t.Run(name, func(t *testing.T) { firstTokenParts(t, p) })
+	}
+}
+
+func firstTokenParts(t *testing.T, p fleet.Planner) {
 	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		pull := new(refengine.Pull)
 		m := config.Model{Name: "tiny", Connector: connector.NamePull}
@@ -76,11 +87,7 @@ func TestFirstTokenPartsOfReferenceEngines(t *testing.T) {
 				m.Decode = []config.Engine{entry}
 			}
 		}
-		p, err := policies.Parse("p.yaml", []byte("default: {policy: cost}"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		g := routertest.StartIn(t, n, config.Config{Models: []config.Model{m}, Timeouts: config.Timeouts{Health: time.Minute}}, router.Parts{Planner: splits{p}})
+		g := routertest.StartIn(t, n, config.Config{Models: []config.Model{m}, Timeouts: config.Timeouts{Health: time.Minute}}, router.Parts{Planner: p})
 		g.WaitWarm()
 		const bursts, size = 30, 4
 		for i := range bursts {
@@ -121,8 +128,15 @@ func TestFirstTokenPartsOfReferenceEngines(t *testing.T) {
 				t.Errorf("%s: the parts add up to %v s; want %v", s.RequestID, sum, s.Phases.FirstToken)
 			}
 			if s.Prefill != "" {
+				if len(s.First) != 6 {
+					t.Errorf("%s: the parts are %+v; want six", s.RequestID, s.First)
+				}
 				split, first = split+1, first+s.Phases.FirstToken.Seconds()
 			}
+		}
+		signals := g.Router.Stats().Scalings
+		if len(signals) != 1 || signals[0].TTFT <= 0 || signals[0].ITL <= 0 || signals[0].Roles[0].Work <= 0 {
+			t.Errorf("scaling signals %+v", signals)
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -22,6 +22,9 @@ func TestHealthMetrics(t *testing.T) {
 	})
 	want := `# TYPE pdrouter_engine_ejections_total counter
 pdrouter_engine_ejections_total{engine="d",reason="answers"} 2
+# TYPE pdrouter_engine_prompt_ratio gauge
+pdrouter_engine_prompt_ratio{engine="d"} 0
+pdrouter_engine_prompt_ratio{engine="p"} 0
 # TYPE pdrouter_engine_requests_in_flight gauge
 pdrouter_engine_requests_in_flight{engine="d"} 0
 pdrouter_engine_requests_in_flight{engine="p"} 0
@@ -31,9 +34,15 @@ pdrouter_engine_share{engine="p"} 0.25
 # TYPE pdrouter_engine_state gauge
 pdrouter_engine_state{engine="d",state="open"} 1
 pdrouter_engine_state{engine="p",state="slow_start"} 1
+# TYPE pdrouter_engine_streams gauge
+pdrouter_engine_streams{engine="d"} 0
+pdrouter_engine_streams{engine="p"} 0
 # TYPE pdrouter_engine_up gauge
 pdrouter_engine_up{engine="d"} 0
 pdrouter_engine_up{engine="p"} 0
+# TYPE pdrouter_engine_wait_seconds gauge
+pdrouter_engine_wait_seconds{engine="d"} 0
+pdrouter_engine_wait_seconds{engine="p"} 0
 # TYPE pdrouter_pair_ejections_total counter
 pdrouter_pair_ejections_total{decode="d",prefill="p"} 3
 # TYPE pdrouter_pair_state gauge

@@ -122,11 +122,9 @@ func collectEngines(out *telemetry.Scrape, s router.Stats) {
 		if s.Peers != nil {
 			out.Set("pdrouter_engine_requests_elsewhere", float64(e.Others), e.Name)
 		}
-		if f := e.Forecast; f != nil {
-			out.Set("pdrouter_engine_wait_seconds", f.Wait, e.Name)
-			out.Set("pdrouter_engine_streams", float64(f.Streams), e.Name)
-			out.Set("pdrouter_engine_prompt_ratio", f.Prompts, e.Name)
-		}
+		out.Set("pdrouter_engine_wait_seconds", e.Forecast.Wait, e.Name)
+		out.Set("pdrouter_engine_streams", float64(e.Forecast.Streams), e.Name)
+		out.Set("pdrouter_engine_prompt_ratio", e.Forecast.Prompts, e.Name)
 		if e.Events != nil {
 			out.SetBool("pdrouter_engine_events", *e.Events, e.Name)
 		}

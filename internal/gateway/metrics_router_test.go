@@ -41,6 +41,10 @@ pdrouter_background_responses 13
 # TYPE pdrouter_engine_events gauge
 pdrouter_engine_events{engine="d"} 0
 pdrouter_engine_events{engine="p"} 1
+# TYPE pdrouter_engine_prompt_ratio gauge
+pdrouter_engine_prompt_ratio{engine="d"} 0
+pdrouter_engine_prompt_ratio{engine="e"} 0
+pdrouter_engine_prompt_ratio{engine="p"} 0
 # TYPE pdrouter_engine_requests_in_flight gauge
 pdrouter_engine_requests_in_flight{engine="d"} 0
 pdrouter_engine_requests_in_flight{engine="e"} 0
@@ -53,10 +57,18 @@ pdrouter_engine_share{engine="p"} 0
 pdrouter_engine_state{engine="d",state="down"} 1
 pdrouter_engine_state{engine="e",state="up"} 1
 pdrouter_engine_state{engine="p",state="up"} 1
+# TYPE pdrouter_engine_streams gauge
+pdrouter_engine_streams{engine="d"} 0
+pdrouter_engine_streams{engine="e"} 0
+pdrouter_engine_streams{engine="p"} 0
 # TYPE pdrouter_engine_up gauge
 pdrouter_engine_up{engine="d"} 0
 pdrouter_engine_up{engine="e"} 1
 pdrouter_engine_up{engine="p"} 1
+# TYPE pdrouter_engine_wait_seconds gauge
+pdrouter_engine_wait_seconds{engine="d"} 0
+pdrouter_engine_wait_seconds{engine="e"} 0
+pdrouter_engine_wait_seconds{engine="p"} 0
 # TYPE pdrouter_foreign_reports_total counter
 pdrouter_foreign_reports_total 12
 # TYPE pdrouter_kv_leaks_total counter

@@ -34,9 +34,6 @@ import (
 
 var update = flag.Bool("update", false, "write deploy/manifests anew")
 
-// costPolicy is what scaling of engines needs, in place of the chart's policy.
-const costPolicy = `policy: {default: {policy: cost, split: null, prefill: null, decode: null}}`
-
 // variants are values that between them use every branch of the templates.
 var variants = map[string]string{
 	"default":     ``,
@@ -44,8 +41,8 @@ var variants = map[string]string{
 	"nothing":     `{redis: {enabled: false}, auth: {apiKeys: false}, networkPolicy: {enabled: false}, secrets: {create: false}, replicas: 1}`,
 	"other redis": `{redis: {address: "redis.example:6379"}}`,
 	"other name":  `{name: gw, secrets: {rotateEvery: ""}, serviceMonitor: {enabled: true, labels: {release: prometheus}}, fleet: {enabled: true}}`,
-	"keda":        `{fleet: {enabled: true}, engineScaling: {kind: keda}, ` + costPolicy + `}`,
-	"hpa":         `{fleet: {enabled: true}, autoscaling: {enabled: true}, engineScaling: {kind: hpa, decode: {maxReplicas: 8}}, ` + costPolicy + `}`,
+	"keda":        `{fleet: {enabled: true}, engineScaling: {kind: keda}}`,
+	"hpa":         `{fleet: {enabled: true}, autoscaling: {enabled: true}, engineScaling: {kind: hpa, decode: {maxReplicas: 8}}}`,
 }
 
 func objects(t *testing.T, variant string) []runtime.Object {
@@ -128,7 +125,7 @@ func TestDecodingIsStrict(t *testing.T) {
 func TestValuesAreChecked(t *testing.T) {
 	for _, text := range []string{
 		`{replica: 3}`, `{replicas: two}`, `{redis: {enable: true}}`, `{models: []}`, `{image: {tag: 1.0}}`, `{service: {port: 70000}}`, `{fleet: {prefill: {replicas: -1}}}`,
-		`{secrets: {renewal: 6}}`, `{name: "Not A Name"}`, `{engineScaling: {kind: vpa, ` + costPolicy + `}}`, `{engineScaling: {kind: keda}}`, `{engineScaling: {kind: keda, prefill: {minReplicas: 0}}, ` + costPolicy + `}`,
+		`{secrets: {renewal: 6}}`, `{name: "Not A Name"}`, `{engineScaling: {kind: vpa}}`, `{engineScaling: {kind: keda, prefill: {minReplicas: 0}}}`,
 		`{secrets: {rotateEvery: monthly}}`, `{podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}`, `{prometheusRule: {runbook: "a b"}}`, `{dashboard: {labels: {grafana_dashboard: 1}}}`, `{serviceMonitor: {interval: soon}}`,
 	} {
 		values, err := parse(text)

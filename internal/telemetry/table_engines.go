@@ -31,16 +31,16 @@ func engines() []Subject {
 				},
 				{
 					Name: "pdrouter_engine_wait_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"engine"},
-					Help: "Predicted time until the engine begins with a prompt that it is given now. Only engines of models with the policy cost have this series.",
+					Help: "Predicted time until the engine begins with a prompt that it is given now.",
 					Use:  "If it is more than the objective on all engines that compute prompts, there are too few of them.",
 				},
 				{
 					Name: "pdrouter_engine_streams", Kind: Gauge, Unit: "requests", Labels: []string{"engine"},
-					Help: "Answers that the engine gives or is to give. Only engines of models with the policy cost have this series.",
+					Help: "Answers that the engine gives or is to give.",
 				},
 				{
 					Name: "pdrouter_engine_prompt_ratio", Kind: Gauge, Unit: "ratio", Labels: []string{"engine"},
-					Help: "Part of the last 20 s, at most 0.9, in which the engine computed prompts. Only engines of models with the policy cost have this series.",
+					Help: "Part of the last 20 s, at most 0.9, in which the engine computed prompts.",
 				},
 				{
 					Name: "pdrouter_engine_events", Kind: Gauge, Unit: "boolean", Labels: []string{"engine"},

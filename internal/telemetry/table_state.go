@@ -41,7 +41,7 @@ func state() []Subject {
 		},
 		{
 			Title: "Scaling",
-			Intro: "What autoscalers go by ([operations](operations.md#scale)). Only models with the policy `cost` have these series. A role is prefill or decode, or " +
+			Intro: "What autoscalers go by ([operations](operations.md#scale)). A role is prefill or decode, or " +
 				"engines where these do both. With `metadata.store: redis` each gateway counts the load of all, so take `max` over gateways.",
 			Metrics: []Metric{
 				{

@@ -88,7 +88,7 @@ func (srv *Edge) handle(c *fiber.Ctx) (err error) {
 			q.Session = q.session
 		}
 	}
-	if q.Model.Forecast != nil {
+	if q.Model.Prices {
 		if q.Body.Objective, e = ObjectiveOf(h.Peek); e != nil {
 			return srv.reject(c, ofCaller(e, q.who, q.Model.Name))
 		}

@@ -1,20 +1,19 @@
 package exchange
 
 import (
+	"cmp"
 	"time"
 
 	"pdrouter/router/fleet"
 	"pdrouter/router/leg"
 )
 
-// Where the model's policy prices paths, it is told what becomes of requests: legs tell what their engines have to do (leg.Work), and the
+// The model's forecast is told what becomes of requests, whatever the policy is: legs tell what their engines have to do (leg.Work), and the
 // exchange when first tokens come.
 
-// forecastDecode notes that the attempt's decode engine is to give the answer to a prompt, and how many of its tokens it has to compute.
+// forecastDecode notes that the attempt's decode engine is to give the answer to a prompt, and how many of its tokens it has to compute; 0 if that is
+// not known, as the policy does not look at prefixes. Then it is all of them, so that speeds are learned with what engines usually have cached.
 func (x *Exchange) forecastDecode(a *attempt, prompt, uncached int) {
-	if x.m.Forecast == nil {
-		return
-	}
 	if x.Sum.Attempts == 1 {
 		x.m.Forecast.Arrived(fleet.Seconds(x.selection.Now))
 	}
@@ -23,23 +22,23 @@ func (x *Exchange) forecastDecode(a *attempt, prompt, uncached int) {
 	if a.split {
 		w.Moves = prompt - x.selection.Cached(a.decode.Engine)
 	} else {
-		w.Uncached = max(1, uncached)
+		w.Uncached = cmp.Or(uncached, prompt, 1)
 	}
-	a.decode.Forecast(w)
+	a.decode.Forecast(&w)
 }
 
 // forecastPrefill notes that the attempt's prefill engine is to compute the prompt.
 func (a *attempt) forecastPrefill() {
 	if w := a.decode.Work; w != nil {
 		var p leg.Work
-		p.Prompt, p.Uncached = w.Prompt, max(1, int(a.prefill.Unread.Load()))
-		a.prefill.Forecast(p)
+		p.Prompt, p.Uncached = w.Prompt, cmp.Or(int(a.prefill.Unread.Load()), w.Prompt, 1)
+		a.prefill.Forecast(&p)
 	}
 }
 
 // observeTTFT learns from the time of the first token of a stream.
 func (x *Exchange) observeTTFT() {
-	if x.m.Forecast != nil && x.Sum.Stream {
+	if x.Sum.Stream {
 		x.m.ObserveTTFT(x.Sum.Arrived.Add(x.Sum.Phases.FirstToken), x.Sum.Phases.FirstToken)
 	}
 }
@@ -48,7 +47,7 @@ func (x *Exchange) observeTTFT() {
 func (x *Exchange) observeDecodeFirst(a *attempt, at time.Time) {
 	a.noted.Arrived()
 	x.observeHandOver(a, at)
-	if x.m.Forecast == nil || !x.Sum.Stream || x.Sum.Attempts != 1 {
+	if !x.Sum.Stream || x.Sum.Attempts != 1 {
 		return
 	}
 	decoded, prefilled := x.Sum.Phases.DecodeFirst(), x.Sum.Phases.Prefill
@@ -62,7 +61,7 @@ func (x *Exchange) observeDecodeFirst(a *attempt, at time.Time) {
 // observeAnswer learns how long the request's answer was. It is called once, at its end.
 func (x *Exchange) observeAnswer(now time.Time) {
 	tokens := max(x.usage.Output, x.usage.Pieces)
-	if x.m.Forecast == nil || tokens <= 0 {
+	if tokens <= 0 {
 		return
 	}
 	x.m.Forecast.Answered(tokens)

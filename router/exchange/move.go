@@ -15,7 +15,7 @@ import (
 // moves are those that the choice of engines may begin with.
 func (x *Exchange) moves() []policies.Move {
 	t := x.turn
-	if t == nil || x.m.Forecast == nil || x.Sum.Attempts > 0 || x.Sum.Move != nil {
+	if t == nil || !x.m.Prices || x.Sum.Attempts > 0 || x.Sum.Move != nil {
 		return nil
 	}
 	if !t.looked {

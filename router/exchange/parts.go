@@ -1,10 +1,9 @@
 package exchange
 
-// estimateParts notes how long the parts of the time to the first token that cannot be seen are thought to have taken. It does nothing where no
-// speeds are learned.
+// estimateParts notes how long the parts of the time to the first token that cannot be seen are thought to have taken.
 func (x *Exchange) estimateParts(a *attempt) {
 	w, decode := a.decode.Work, a.decode.Engine.Forecast()
-	if x.m.Forecast == nil || !x.Sum.Stream || w == nil || decode == nil {
+	if !x.Sum.Stream || w == nil {
 		return
 	}
 	if !a.split {
@@ -12,9 +11,6 @@ func (x *Exchange) estimateParts(a *attempt) {
 		return
 	}
 	prefill, uncached := a.prefill.Engine.Forecast(), w.Prompt-int(x.Sum.PredictedCachedTokens)
-	if prefill == nil {
-		return
-	}
 	if n := a.prefill.Answer.PromptTokens; n > 0 { // speeds are learned by the tokens that were thought of, which may be others
 		uncached = w.Prompt * (n - a.prefill.Answer.Cached()) / n
 	}

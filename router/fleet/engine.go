@@ -42,7 +42,7 @@ type Engine struct {
 	run                      // which run of it answers, and what that run says
 	Draining     atomic.Bool // it takes no more requests
 	placement    atomic.Pointer[policies.Placement]
-	forecast     atomic.Pointer[forecast.Engine] // nil: no policy asks for it
+	forecast     *forecast.Engine
 	kvEvents     atomic.Pointer[config.KVEvents]
 	Health       health.State
 	HandOff      HandOff // of a prefill engine
@@ -84,7 +84,7 @@ func newEngine(ec config.Engine, rank int, m *Model, role metadata.Role, cfg con
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{Name: ec.Name, Model: m.Name, ControlURL: strings.TrimSuffix(ec.Control, "/"), Upstream: up}
+	e := &Engine{Name: ec.Name, Model: m.Name, forecast: m.Forecast.NewEngine(), ControlURL: strings.TrimSuffix(ec.Control, "/"), Upstream: up}
 	e.Recheck, e.Relist = make(chan struct{}, 1), make(chan struct{}, 1)
 	if e.ControlClient = control; ec.TLS != (config.TLS{}) {
 		e.ControlClient = NewControlClient(e.dialControl)

@@ -107,9 +107,10 @@ type Model struct {
 	publishes             bool                    // one of its engines at least publishes its blocks
 	usesSessions          bool                    // the policy looks at which session a request is of
 	usesAdapters          bool                    // the policy looks at which adapters engines have loaded
-	Forecast              *forecast.Model         // for a policy that prices paths; nil: there is none. It outlives a reload
-	objective             policies.Objective      // of that policy
-	scaling               *scalingSignals         // nil where nothing is forecast. It outlives a reload
+	Forecast              *forecast.Model         // outlives a reload
+	Prices                bool                    // the policy prices paths, by what is forecast
+	objective             policies.Objective      // that requests are to keep
+	scaling               *scalingSignals         // outlives a reload
 	panicMode             [roleCount]atomic.Bool  // the role's engines are used although they are ejected
 	comparedAt            [roleCount]atomic.Int64 // when their times were compared, in nanoseconds
 	Queue                 *admission.Queue        // outlives a reload
@@ -173,10 +174,10 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 	}
 	var unread []error
 	for i, mc := range cfg.Models {
-		m := &Model{Name: mc.Name, Connector: connector.Named(mc.Connector), ForwardsAuthorization: mc.ForwardAuthorization, ForwardsTokenIDs: mc.Traits().TakesTokenIDs && !mc.RetokenizeOnDecode, FirstTokenOfPrefill: mc.FirstToken == config.FirstTokenPrefill, Retries: new(admission.RetryBudget), Queue: new(admission.Queue), learned: newLearnedPrompts(), inFlight: mc.MaxConcurrentRequests, perEngine: cfg.Limits.MaxConcurrentRequests, queueLength: *cfg.Limits.Queue}
+		m := &Model{Name: mc.Name, Connector: connector.Named(mc.Connector), ForwardsAuthorization: mc.ForwardAuthorization, ForwardsTokenIDs: mc.Traits().TakesTokenIDs && !mc.RetokenizeOnDecode, FirstTokenOfPrefill: mc.FirstToken == config.FirstTokenPrefill, Retries: new(admission.RetryBudget), Queue: new(admission.Queue), learned: newLearnedPrompts(), Forecast: forecast.NewModel(), scaling: new(scalingSignals), inFlight: mc.MaxConcurrentRequests, perEngine: cfg.Limits.MaxConcurrentRequests, queueLength: *cfg.Limits.Queue}
 		if old := was.Models[m.Name]; old != nil {
 			m.turn.Store(old.turn.Load())
-			m.Retries, m.Queue, m.learned = old.Retries, old.Queue, old.learned
+			m.Retries, m.Queue, m.learned, m.Forecast, m.scaling = old.Retries, old.Queue, old.learned, old.Forecast, old.scaling
 		}
 		for _, list := range []struct {
 			key  string
@@ -260,7 +261,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 	f.IndexAdapters()
 	f.noteSessions()
 	f.noteAdapterUse()
-	f.noteForecasts(was)
+	f.notePrices()
 	f.noteObjectives(cfg.Queue.ByObjective)
 	f.Prefixes = f.newIndex(cfg.Limits.PrefixIndexEntries, was.Prefixes)
 	return f, nil
@@ -283,7 +284,6 @@ func (f *Fleet) Begin(cfg config.Config, was *Fleet) {
 			e.Health.Reset(time.Now())
 		}
 	}
-	f.beginForecasts()
 	f.prompts.index.Store(f.Prefixes)
 	if f.Prefixes != was.Prefixes {
 		for _, e := range f.Engines {
@@ -293,9 +293,7 @@ func (f *Fleet) Begin(cfg config.Config, was *Fleet) {
 	for _, e := range was.Engines {
 		if f.Engine(e.Name) != e {
 			e.forgetPrompts(gone)
-			if of := e.Forecast(); of != nil {
-				of.Gone()
-			}
+			e.forecast.Gone()
 		}
 	}
 }

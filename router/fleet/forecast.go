@@ -17,45 +17,27 @@ func At(since time.Duration) time.Time { return epoch.Add(since) }
 // Seconds is a time as forecasts count it.
 func Seconds(t time.Time) float64 { return t.Sub(epoch).Seconds() }
 
-// noteForecasts has the engines of those models forecast whose policies price paths. What was learned before stays.
-func (f *Fleet) noteForecasts(was *Fleet) {
-	for _, planner := range f.planners() {
-		planner, can := planner.(interface {
-			Costs(model string) bool
-			Objective(model string) policies.Objective
-		})
-		if !can {
-			continue
-		}
-		for _, m := range f.Models {
-			if m.Forecast != nil || !planner.Costs(m.Name) {
+// notePrices notes which models' policies price paths, and what requests are to keep: as the policy that prices says, else as the first one does.
+func (f *Fleet) notePrices() {
+	for _, m := range f.Models {
+		m.objective = policies.Default().Objective(m.Name)
+		for i, planner := range f.planners() {
+			planner, can := planner.(interface {
+				Costs(model string) bool
+				Objective(model string) policies.Objective
+			})
+			if !can || m.Prices {
 				continue
 			}
-			m.objective = planner.Objective(m.Name)
-			if old := was.Models[m.Name]; old != nil {
-				m.Forecast, m.scaling = old.Forecast, old.scaling
-			}
-			if m.Forecast == nil {
-				m.Forecast, m.scaling = forecast.NewModel(), new(scalingSignals)
+			if m.Prices = planner.Costs(m.Name); m.Prices || i == 0 {
+				m.objective = planner.Objective(m.Name)
 			}
 		}
 	}
 }
 
-// beginForecasts gives each engine the forecast of its model.
-func (f *Fleet) beginForecasts() {
-	for _, e := range f.Engines {
-		switch of := f.Models[e.Model].Forecast; {
-		case of == nil:
-			e.forecast.Store(nil)
-		case e.forecast.Load() == nil:
-			e.forecast.Store(of.NewEngine())
-		}
-	}
-}
-
-// Forecast is what is forecast of the engine; nil if no policy asks for that.
-func (e *Engine) Forecast() *forecast.Engine { return e.forecast.Load() }
+// Forecast is what is forecast of the engine, whatever the policy of its model is; nil of an engine that is of no fleet.
+func (e *Engine) Forecast() *forecast.Engine { return e.forecast }
 
 // EngineForecast is what is forecast of an engine, for people.
 type EngineForecast struct {
@@ -64,21 +46,17 @@ type EngineForecast struct {
 	Prompts float64 `json:"prompts"`      // the part of its recent time in which it computed prompts
 }
 
-// ForecastAt is what is forecast of the engine; nil if no policy asks for that.
-func (e *Engine) ForecastAt(now time.Time) *EngineForecast {
-	f := e.Forecast()
-	if f == nil {
-		return nil
-	}
-	w := f.Work(Seconds(now))
-	return &EngineForecast{w.Wait, w.Streams, w.Prompts}
+// ForecastAt is what is forecast of the engine.
+func (e *Engine) ForecastAt(now time.Time) EngineForecast {
+	w := e.forecast.Work(Seconds(now))
+	return EngineForecast{w.Wait, w.Streams, w.Prompts}
 }
 
 // Demands is what is asked of the engines of those models whose policies price paths.
 func (f *Fleet) Demands(now time.Time) map[string]policies.Demand {
 	out := map[string]policies.Demand{}
 	for name, m := range f.Models {
-		if m.Forecast != nil {
+		if m.Prices {
 			out[name] = m.Forecast.Demand(Seconds(now))
 		}
 	}
@@ -90,12 +68,12 @@ func ObjectiveOf(b *openai.Body) policies.Objective {
 	return policies.Objective{TTFT: b.Objective.TTFT.Seconds(), ITL: b.Objective.ITL.Seconds()}
 }
 
-// LongGap is how many seconds after another a token of the model's answers is late; 0 if no policy asks for that.
+// LongGap is how many seconds after another a token of the model's answers is late.
 func (m *Model) LongGap() float64 { return m.objective.ITL }
 
-// forecast is what is predicted of the model's engines; nil if no policy asks for that.
+// forecast is what is predicted of the model's engines; nil unless the policy prices paths.
 func (k *Selection) forecast() *policies.Forecast {
-	if k.m.Forecast == nil {
+	if !k.m.Prices {
 		return nil
 	}
 	now, f := Seconds(k.Now), new(policies.Forecast)
@@ -114,11 +92,7 @@ func (m *Model) HandOver(prefill, decode int) float64 {
 
 func works(dst []policies.Work, engines []*Engine, now float64) []policies.Work {
 	for _, e := range engines {
-		w := policies.Work{}
-		if of := e.Forecast(); of != nil {
-			w = of.Work(now)
-		}
-		dst = append(dst, w)
+		dst = append(dst, e.forecast.Work(now))
 	}
 	return dst
 }
@@ -131,19 +105,8 @@ func (k *Selection) PromptTokens(estimate int) int {
 	return estimate
 }
 
-// unlearned is what is thought of models whose engines are not forecast.
-var unlearned = forecast.NewModel()
-
-// prices is by what the model's engines are priced.
-func (m *Model) prices() *forecast.Model {
-	if m.Forecast != nil {
-		return m.Forecast
-	}
-	return unlearned
-}
-
 // ComputeSeconds is how long the model's engines take for a prompt of so many tokens none of which they have, in the mean.
-func (m *Model) ComputeSeconds(tokens int) float64 { return m.prices().ComputeSeconds(tokens) }
+func (m *Model) ComputeSeconds(tokens int) float64 { return m.Forecast.ComputeSeconds(tokens) }
 
 // MoveSeconds is how long they take to hand over so many tokens, in the mean.
-func (m *Model) MoveSeconds(tokens int) float64 { return m.prices().MoveSeconds(tokens) }
+func (m *Model) MoveSeconds(tokens int) float64 { return m.Forecast.MoveSeconds(tokens) }

@@ -167,14 +167,10 @@ func (e *Engine) Serves(now time.Time, slowStart time.Duration) bool {
 // Requests is how many requests the engine has, those of other gateways too.
 func (e *Engine) Requests() int { return int(e.InFlight.Load()) + e.Elsewhere() }
 
-// Quiet reports whether no request waits for the engine's model, and the engine has no prompt to compute, as far as is known. moves is how many
-// of its legs are no requests.
-func (f *Fleet) Quiet(e *Engine, moves int, now time.Time) bool {
+// Quiet reports whether no request waits for the engine's model, and the engine has no prompt to compute, as far as is known.
+func (f *Fleet) Quiet(e *Engine, now time.Time) bool {
 	if m := f.Models[e.Model]; m == nil || m.Queue.Stats().Waiting > 0 {
 		return false
 	}
-	if of := e.Forecast(); of != nil {
-		return of.Work(Seconds(now)).Wait == 0
-	}
-	return e.InFlight.Load()-int64(moves) <= e.Streaming.Load()+e.Supplied.Load()
+	return e.forecast.Work(Seconds(now)).Wait == 0
 }

@@ -17,22 +17,16 @@ type Others struct {
 // others is Others as choices read it; what is forecast stands with the engine's forecast.
 type others struct{ inFlight, backlog atomic.Int64 }
 
-// Own is what this gateway has at the engine, as other gateways are told. What is forecast is zero where no policy asks for it.
+// Own is what this gateway has at the engine, as other gateways are told.
 func (e *Engine) Own(now time.Time) Others {
-	o := Others{InFlight: int(e.InFlight.Load()), Backlog: int(e.Backlog.Load())}
-	if f := e.Forecast(); f != nil {
-		o.Others = f.Own(Seconds(now))
-	}
-	return o
+	return Others{InFlight: int(e.InFlight.Load()), Backlog: int(e.Backlog.Load()), Others: e.forecast.Own(Seconds(now))}
 }
 
 // SetOthers notes what other gateways have at the engine; it holds until the next call. Package peers calls it.
 func (e *Engine) SetOthers(o Others) {
 	e.others.inFlight.Store(int64(o.InFlight))
 	e.others.backlog.Store(int64(o.Backlog))
-	if f := e.Forecast(); f != nil {
-		f.SetOthers(o.Others)
-	}
+	e.forecast.SetOthers(o.Others)
 }
 
 // Elsewhere is how many legs other gateways have at the engine.

@@ -32,12 +32,10 @@ type RoleScaling struct {
 	Observed float64 // seconds since it was seen last how fast one of the engines is; below 0 if it never was
 }
 
-// Scalings are the signals of those models whose policies price paths. What is wanted goes by the mean of some time: it must be asked for regularly.
+// Scalings are the signals of all models. What is wanted goes by the mean of some time: it must be asked for regularly.
 func (f *Fleet) Scalings(now time.Time) (out []Scaling) {
 	for _, m := range f.ordered {
-		if m.Forecast != nil {
-			out = append(out, m.signals(now, f.health.SlowStart))
-		}
+		out = append(out, m.signals(now, f.health.SlowStart))
 	}
 	return out
 }
@@ -81,10 +79,10 @@ func scalingEngines(engines []*Engine, at time.Time, slowStart time.Duration) (o
 	now := Seconds(at)
 	seen = -1
 	for _, e := range engines {
-		of := e.Forecast()
-		if of == nil || e.Draining.Load() {
+		if e.Draining.Load() {
 			continue
 		}
+		of := e.forecast
 		w := of.Work(now)
 		s := scaling.Engine{Replica: cmp.Or(e.RankOf, e.Name), State: e.scalingState(at, slowStart), Wait: w.Wait, Prompts: of.Given(now), Streams: w.Streams}
 		s.ITL, s.IdleITL = w.ITL()
@@ -109,7 +107,7 @@ func (e *Engine) scalingState(now time.Time, slowStart time.Duration) scaling.St
 	return scaling.Out
 }
 
-// ObserveTTFT notes the time to a first token. It counts against the policy's objective, not a request's own: no client is to cause scaling by what
+// ObserveTTFT notes the time to a first token. It counts against the model's objective, not a request's own: no client is to cause scaling by what
 // it asks for.
 func (m *Model) ObserveTTFT(at time.Time, took time.Duration) {
 	m.scaling.mu.Lock()

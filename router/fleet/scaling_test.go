@@ -9,15 +9,32 @@ import (
 	"pdrouter/router/scaling"
 )
 
-// TestScalings: prompts at engines ask for more of them, in the mean of some time that outlives a reload; engines that drain are not counted, those
-// that are down are no capacity.
+// firstOf is a planner that says nothing of itself.
+type firstOf struct{}
+
+func (firstOf) Choose(policies.Request, policies.Fleet, policies.Draw) policies.Choice {
+	return policies.Choice{Prefill: -1}
+}
+
+// TestScalings: with every policy prompts at engines ask for more of them, in the mean of some time that outlives a reload; engines that drain are
+// not counted, those that are down are no capacity.
 func TestScalings(t *testing.T) {
-	cfg := ofEngines("a", "b", "c", "d")
-	p, err := policies.Parse("p.yaml", []byte("default: {policy: cost}"))
-	if err != nil {
-		t.Fatal(err)
+	t.Run("no objective", func(t *testing.T) { testScalings(t, firstOf{}, 1) })
+	for text, objective := range map[string]float64{"default: {policy: cost}": 1, "default: {policy: roles}": 1, "default: {policy: roles, objective: {ttft: 1s, itl: 25ms}}": .5} {
+		t.Run(text, func(t *testing.T) {
+			p, err := policies.Parse("p.yaml", []byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			testScalings(t, p, objective)
+		})
 	}
-	parts, now := Parts{Planner: p}, time.Now()
+}
+
+// testScalings is TestScalings with a planner, whose objective is a part of the default one.
+func testScalings(t *testing.T, planner Planner, objective float64) {
+	cfg := ofEngines("a", "b", "c", "d")
+	parts, now := Parts{Planner: planner}, time.Now()
 	f := fleetOf(t, cfg, parts, nil)
 	signals := func(at time.Time) RoleScaling {
 		t.Helper()
@@ -59,10 +76,10 @@ func TestScalings(t *testing.T) {
 
 	m := f.Models["m"]
 	for range 10 {
-		m.ObserveTTFT(now, 4*time.Second) // the objective is 2 s
+		m.ObserveTTFT(now, 4*time.Second) // the default is 2 s
 		m.ObserveITL(now, 10*time.Millisecond)
 	}
-	if s := f.Scalings(now)[0]; s.TTFT < 2 || s.TTFT > 2.3 || s.ITL < .2 || s.ITL > .23 {
+	if s := f.Scalings(now)[0]; s.TTFT*objective < 2 || s.TTFT*objective > 2.3 || s.ITL*objective < .2 || s.ITL*objective > .23 {
 		t.Errorf("times over the objective: %+v", s)
 	}
 	if s := f.Scalings(now.Add(2 * time.Minute))[0]; s.TTFT >= 0 || s.ITL >= 0 {

@@ -49,7 +49,7 @@ type Leg struct {
 	RetryAfter  time.Duration // the pause that the engine asked for; 0 if it did not
 
 	Unread atomic.Int64 // tokens of the prompt in the engine's Backlog; see PromptRead
-	Work   *Work        // its part in what is forecast of its engine; nil if nothing is
+	Work   *Work        // its part in what is forecast of its engine; nil if nothing is, and once the leg has ended
 
 	state  atomic.Uint32                // a dispatch.LegState; see Became
 	kv     atomic.Uint32                // a KVState
@@ -171,7 +171,7 @@ func (l *Leg) End() {
 		l.Cancel(ErrEnded)
 		l.PromptRead()
 		l.collected()
-		l.Work.End()
+		l.endWork()
 		if l.Streams {
 			l.Engine.Streaming.Add(-1)
 		}

@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"sync"
 	"time"
 
 	"pdrouter/policies/forecast"
@@ -16,12 +17,15 @@ type Work struct {
 	engine *forecast.Engine
 }
 
-// Forecast notes that the leg's engine is to do this work, if anything is forecast of the engine.
-func (l *Leg) Forecast(w Work) {
-	if w.engine = l.Engine.Forecast(); w.engine != nil {
-		l.Work = &w
-		w.engine.Begin(&l.Work.Leg, fleet.Seconds(time.Now()))
-	}
+// works are those of legs that are over: a request allocates nothing for its forecast.
+var works = sync.Pool{New: func() any { return new(Work) }}
+
+// Forecast notes that the leg's engine is to do this work.
+func (l *Leg) Forecast(w *Work) {
+	l.Work = works.Get().(*Work)
+	*l.Work = *w
+	l.Work.engine = l.Engine.Forecast()
+	l.Work.engine.Begin(&l.Work.Leg, fleet.Seconds(time.Now()))
 }
 
 // Computed notes that the prompt is computed.
@@ -45,9 +49,11 @@ func (w *Work) Whole(tokens int) {
 	}
 }
 
-// End notes that the engine has no more to do. It may be called twice.
-func (w *Work) End() {
-	if w != nil {
+// endWork notes that the engine has no more to do.
+func (l *Leg) endWork() {
+	if w := l.Work; w != nil {
 		w.engine.End(&w.Leg, fleet.Seconds(time.Now()))
+		l.Work = nil
+		works.Put(w)
 	}
 }

@@ -120,7 +120,7 @@ func (p *Plans) Ended(w *Planned, result Result, now time.Time) Ended {
 // learn takes in how long a move took. One that failed says only that it takes at least as long.
 func (p *Plans) learn(w *Planned, out Ended) {
 	model := w.s.Fleet.Models[w.c.model]
-	if model == nil || model.Forecast == nil {
+	if model == nil {
 		return
 	}
 	from, to, seconds := w.From.Forecast(), w.To.Forecast(), max(out.Took.Seconds()-w.waits, 1e-6)
@@ -135,11 +135,8 @@ func (p *Plans) learn(w *Planned, out Ended) {
 }
 
 // workOf is what an engine has to do.
-func workOf(e *fleet.Engine, now time.Time) (w policies.Work) {
-	if f := e.Forecast(); f != nil {
-		w = f.Work(fleet.Seconds(now))
-	}
-	return w
+func workOf(e *fleet.Engine, now time.Time) policies.Work {
+	return e.Forecast().Work(fleet.Seconds(now))
 }
 
 // tellLocked notes a move that has ended, or that there is not.

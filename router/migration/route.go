@@ -33,7 +33,7 @@ func (m *Mover) Offer(f *fleet.Fleet, model *fleet.Model, t *Turn, cached func(*
 
 // offers reports whether moves are offered to requests for a model.
 func (s *Snapshot) offers(model *fleet.Model) bool {
-	return s.Config.Migration.On() && s.uses(ForRoute) && model.Forecast != nil
+	return s.Config.Migration.On() && s.uses(ForRoute) && model.Prices
 }
 
 // Offer returns what can be moved for the next turn of a conversation, nil if nothing can: the gateway does not know its tokens, it was moved since
@@ -88,7 +88,7 @@ func (m *Mover) Explain(f *fleet.Fleet, model *fleet.Model, adapter string, b *o
 // givesLocked reports whether a place can be moved from now.
 func (p *Plans) givesLocked(s *Snapshot, at place, now time.Time) bool {
 	e := at.engine
-	if _, unable := p.unable.Of(e).of(at.run); unable || at.run != s.Fleet.RunOf(e) || s.Fleet.Engine(e.Name) != e || e.Forecast() == nil {
+	if _, unable := p.unable.Of(e).of(at.run); unable || at.run != s.Fleet.RunOf(e) || s.Fleet.Engine(e.Name) != e {
 		return false
 	}
 	return p.takesPartLocked(s, e, now)
@@ -105,7 +105,7 @@ func (p *Plans) takesPartLocked(s *Snapshot, e *fleet.Engine, now time.Time) boo
 func (p *Plans) secondsLocked(o *Offer, from *fleet.Engine, engines []*fleet.Engine, tokens int, now time.Time, differs *float64) []float64 {
 	out := make([]float64, len(engines))
 	for i, to := range engines {
-		if to == from || to.Forecast() == nil || !to.Usable() || !p.takesPartLocked(o.s, to, now) || !o.s.Fleet.Reads(to, from) {
+		if to == from || !to.Usable() || !p.takesPartLocked(o.s, to, now) || !o.s.Fleet.Reads(to, from) {
 			continue
 		}
 		out[i], *differs = o.model.Forecast.Migration(from.Forecast(), to.Forecast(), tokens)

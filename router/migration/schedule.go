@@ -150,7 +150,7 @@ func (p *Plans) spare(s *Snapshot, quiet bool, e *fleet.Engine, now time.Time) (
 	if pause, ok = b.wait(now, s.Config.Migration.PerEngine); pause > 0 || !ok {
 		return pause, ok
 	}
-	if quiet && !s.Fleet.Quiet(e, b.running, now) {
+	if quiet && !s.Fleet.Quiet(e, now) {
 		return busyPause, true
 	}
 	return 0, true

@@ -113,7 +113,7 @@ func (p *Peers) take(now time.Time) {
 		e.SetOthers(all.Engines[e.Name].others())
 	}
 	for name, m := range f.Models {
-		if m.Forecast != nil {
+		if m.Prices {
 			m.Forecast.SetOthersRate(all.Rates[name])
 		}
 	}

@@ -212,7 +212,7 @@ func TestPeersPrice(t *testing.T) {
 		synctest.Wait()
 		a, b := second.Engine("a").ForecastAt(time.Now()), second.Engine("b").ForecastAt(time.Now())
 		if a.Wait < .5 || a.Prompts <= 0 || b.Wait != 0 || b.Streams != 1 {
-			t.Errorf("a %+v, b %+v", *a, *b)
+			t.Errorf("a %+v, b %+v", a, b)
 		}
 		if own := second.Engine("a").Own(time.Now()); own != (fleet.Others{}) {
 			t.Errorf("another gateway's load is told as its own: %+v", own)

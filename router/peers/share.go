@@ -59,7 +59,7 @@ func shareOf(f *fleet.Fleet, now time.Time) share {
 		}
 	}
 	for name, m := range f.Models {
-		if m.Forecast != nil {
+		if m.Prices {
 			s.Rates[name] = m.Forecast.Rate(fleet.Seconds(now))
 		}
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // FirstTokenPart is a part of the time to the first token. Parts follow each other, and add up to it. They are finer than stages, and those that a
-// gateway cannot see are estimated by the speeds that the policy cost has learned; the transfer of a slow pair also by what is usual for the pair.
+// gateway cannot see are estimated by the speeds that the gateway has learned; the transfer of a slow pair also by what is usual for the pair.
 //
 //	gateway_queue    until the legs are sent: checks, the queue, failed attempts, the choice, the handshake
 //	prefill_queue    until the engine computes the prompt, and the way to it and back
@@ -15,7 +15,7 @@ import (
 //	decode_queue     until decode goes on with it, and the way to it and back
 //	first_step       decode's first token
 //
-// A request that is not split has the first three, at its decode engine. Where no speed is known, prefill is prefill_queue and prefill_compute as
+// A request that is not split has the first three, at its decode engine. Where nothing is estimated, prefill is prefill_queue and prefill_compute as
 // one, and decode is all that comes after, with the transfer where that is not a part.
 type FirstTokenPart struct {
 	Part      string  `json:"part"`
