@@ -121,7 +121,7 @@ type pair struct {
 	// what is usual does not grow with a fault. A pair that has been slow for the time settled is measured anew: it stays slow if other pairs of
 	// the model are faster, and else what it takes now becomes usual.
 	usual      times
-	others     float64 // the ratio of the model's other pairs, when it was judged; 0: there are none
+	others     float64 // the least ratio of the model's other pairs that are sound, when it was judged; 0: there are none
 	seen       time.Time
 	slowByTime bool      // whatever its decode engine does
 	since      time.Time // since when it is slowByTime, or is not
@@ -140,7 +140,7 @@ func (p *pair) fade(now time.Time) {
 	}
 }
 
-// usually is the ratio that is usual for the pair: its own, or that of the other pairs if they take longer; 0 if neither is known.
+// usually is the ratio that is usual for the pair: its own, or the least of others if all take longer; 0 if neither is known.
 func (p *pair) usually() float64 {
 	if p.usual.n < learned {
 		return p.others
@@ -373,17 +373,22 @@ type partners struct{ all, slow int }
 
 // slowPairs judges by time alone which pairs are slow (pair.slowByTime), and returns for each decode and each prefill engine how many of its pairs are.
 func (w *Watch) slowPairs(now time.Time) (decode, prefill map[string]partners) {
-	ratios := map[string][]float64{} // of pairs that have recent hand-overs, by model
-	for _, p := range w.pairs {
+	ratios, sound := map[string][]float64{}, map[string][]float64{} // of pairs that have recent hand-overs, by model
+	for key, p := range w.pairs {
 		if p.fade(now); p.late.n >= few {
 			ratios[p.model] = append(ratios[p.model], p.late.ratio())
+			if e := w.engines[key[1]]; !p.slowByTime && (e == nil || !e.recomputing) {
+				sound[p.model] = append(sound[p.model], p.late.ratio())
+			}
 		}
 	}
-	for _, all := range ratios {
-		slices.Sort(all)
+	for model := range ratios {
+		slices.Sort(ratios[model])
+		slices.Sort(sound[model])
 	}
 	decode, prefill = map[string]partners{}, map[string]partners{}
 	for key, p := range w.pairs {
+		p.others = leastWithout(sound[p.model], p.late.ratio())
 		if is := p.isSlow(now, ratios[p.model]); is != p.slowByTime {
 			p.slowByTime, p.since = is, now
 		}
@@ -413,23 +418,36 @@ func (p *pair) isSlow(now time.Time, all []float64) bool {
 	case p.late.n < few:
 		return p.slow
 	}
-	if p.others = 0; len(all) > 1 {
-		p.others = medianWithout(all, p.late.ratio())
-	}
 	if p.slowByTime && now.Sub(p.since) >= settled {
 		p.usual = times{}
 	}
 	usual := p.usually()
+	if usual > 0 {
+		p.times = p.late.whole / p.late.expected / usual
+	}
+	if len(all) > 1 {
+		usual = max(usual, medianWithout(all, p.late.ratio())) // where most pairs are as slow, it is not this one
+	}
 	if usual <= 0 {
 		p.times = 0
 		return false
 	}
-	p.times = p.late.whole / p.late.expected / usual
 	ratio, excess := p.late.ratio()/usual, (p.late.took-usual*p.late.expected)/p.late.n
 	if p.slow {
 		return ratio >= again && excess >= minExcess.Seconds()/2
 	}
 	return ratio >= slow && excess >= minExcess.Seconds()
+}
+
+// leastWithout is the least of a sorted list without one value, which need not be in it; 0 if there is no other.
+func leastWithout(all []float64, one float64) float64 {
+	if len(all) > 0 && all[0] == one {
+		all = all[1:]
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	return all[0]
 }
 
 // medianWithout is the median of a sorted list without one of its values.

@@ -166,6 +166,32 @@ func TestSeenOfOne(t *testing.T) {
 	}
 }
 
+// TestUsualBesideAFault: beside an engine that computes prompts, the other one's pairs are as usual, and what is usual for them stays.
+func TestUsualBesideAFault(t *testing.T) {
+	x := newWorld(15)
+	counts := func(decode string, tokens int) { x.w.Counted(x.now, decode, tokens, tokens) }
+	x.run(5*time.Minute, time.Second, four, counts)
+	x.factor = func(_, d string) float64 {
+		if d == "d1" {
+			return 14
+		}
+		return 1
+	}
+	x.run(10*time.Minute, time.Second, four, func(decode string, tokens int) {
+		held := tokens
+		if decode == "d1" {
+			held = 0
+		}
+		x.w.Counted(x.now, decode, tokens, held)
+	})
+	x.want(t, ">d1 true")
+	for _, pair := range four {
+		if got, want := x.timesOf(pair), x.factor("", pair[3:]); got < .6*want || got > 1.5*want {
+			t.Errorf("%s takes %.1f times as long; want about %v", pair, got, want)
+		}
+	}
+}
+
 // TestUsualDoesNotGrowWithTheFault: a pair that takes 70 times as long is said to take about that, also where what is usual was known for half a
 // minute only, and as long as the fault lasts.
 func TestUsualDoesNotGrowWithTheFault(t *testing.T) {
