@@ -3,6 +3,8 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +24,7 @@ type Problem struct {
 }
 
 // critical are the alerts of that severity.
-var critical = map[string]bool{"PdrouterPanicMode": true, "PdrouterNoPair": true}
+var critical = map[string]bool{"PdrouterErrors": true, "PdrouterPanicMode": true, "PdrouterNoPair": true}
 
 // newProblem leaves out since when.
 func newProblem(alert, what, why string) Problem {
@@ -103,6 +105,11 @@ func problemsOf(s router.Stats, config ConfigStatus, redis exchanges) []Problem 
 			alert = "PdrouterLimitsAlone"
 		}
 		add(alert, "Redis", "this gateway cannot exchange with Redis at %s: %s. Whether other gateways do is in their /status (redis.reached)", redis.at, redis.text())
+	}
+	for _, model := range slices.Sorted(maps.Keys(s.Models)) {
+		if !s.Models[model] {
+			add("PdrouterErrors", model, "no engine takes its requests: each is drained, down, not ready, or not there")
+		}
 	}
 	for _, p := range s.PanicModes {
 		add("PdrouterPanicMode", p.Role+" engines of "+p.Model, "so many are ejected that all are used again")

@@ -17,7 +17,7 @@ func TestProblems(t *testing.T) {
 	for _, a := range dashboards.Alerts() {
 		severity[a.Name] = a.Severity
 	}
-	sound := router.Stats{PairsTotal: 2, PairsWarm: 1, Engines: []router.EngineStats{
+	sound := router.Stats{Models: map[string]bool{"m": true}, PairsTotal: 2, PairsWarm: 1, Engines: []router.EngineStats{
 		{Name: "d", State: "up", HandOvers: &handover.EngineStats{}}, {Name: "p", State: "draining", Why: "an administrator"},
 	}}
 	if got := problemsOf(sound, ConfigStatus{}, exchanges{}); len(got) != 0 {
@@ -37,6 +37,7 @@ func TestProblems(t *testing.T) {
 		"no metadata":           {router.Stats{}, ConfigStatus{}, exchanges{at: "r:1", metadata: true, peers: true}, "PdrouterMetadataBehind", "Redis", "the load of other gateways is not known"},
 		"no peers":              {router.Stats{}, ConfigStatus{}, exchanges{at: "r:1", peers: true}, "PdrouterMetadataBehind", "Redis", "with Redis at r:1: the load of other gateways"},
 		"no limits":             {router.Stats{}, ConfigStatus{}, exchanges{at: "r:1", limits: true}, "PdrouterLimitsAlone", "Redis", "counted by each gateway alone"},
+		"no engine for a model": {router.Stats{Models: map[string]bool{"m": false}}, ConfigStatus{}, exchanges{}, "PdrouterErrors", "m", "no engine takes its requests"},
 		"panic mode":            {router.Stats{PanicModes: []fleet.PanicMode{{Model: "m", Role: "decode"}}}, ConfigStatus{}, exchanges{}, "PdrouterPanicMode", "decode engines of m", "used again"},
 		"an engine is down":     {engine(router.EngineStats{Name: "d", State: "down", Why: "refused"}), ConfigStatus{}, exchanges{}, "PdrouterEngineOut", "d", "it is down: refused"},
 		"an engine recomputes":  {engine(router.EngineStats{Name: "d", State: "up", HandOvers: recomputing}), ConfigStatus{}, exchanges{}, "PdrouterRecomputing", "d", "few cached tokens of 7 prompts"},
