@@ -37,12 +37,16 @@ func TestFirstTokenPartsOfReferenceEngines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, p := range map[string]fleet.Planner{"cost": splits{cost}, "roles": routertest.Roles(t)} {
-		t.Run(name, func(t *testing.T) { firstTokenParts(t, p) })
+	for _, row := range []struct {
+		name    string
+		planner fleet.Planner
+		asked   int // of each burst, prompts that were asked before
+	}{{"cost", splits{cost}, 0}, {"roles", routertest.Roles(t), 0}, {"roles, cached prompts", routertest.Roles(t), 2}} {
+		t.Run(row.name, func(t *testing.T) { firstTokenParts(t, row.planner, row.asked) })
 	}
 }
 
-func firstTokenParts(t *testing.T, p fleet.Planner) {
+func firstTokenParts(t *testing.T, p fleet.Planner, asked int) {
 	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		pull := new(refengine.Pull)
 		m := config.Model{Name: "tiny", Connector: connector.NamePull}
@@ -99,8 +103,12 @@ func firstTokenParts(t *testing.T, p fleet.Planner) {
 			}
 			var all sync.WaitGroup
 			for k := range size {
+				of := i
+				if k < asked {
+					of = 0
+				}
 				all.Go(func() {
-					r := g.Post(routertest.PathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":8,"ignore_eos":true,"stream":true}`, strings.Repeat(fmt.Sprintf("%d.%d ", i, k), 250)))
+					r := g.Post(routertest.PathCompletions, fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":8,"ignore_eos":true,"stream":true}`, strings.Repeat(fmt.Sprintf("%d.%d ", of, k), 250)))
 					if r.Status != 200 {
 						t.Errorf("status %d: %s", r.Status, r.Body)
 					}

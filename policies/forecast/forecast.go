@@ -86,6 +86,21 @@ func (e *Engine) StepSeconds() float64 {
 	return e.stepSecondsLocked()
 }
 
+// Counted notes how many tokens of a leg's prompt the engine says it had cached, where nobody knew before: what is learned from the leg goes by that.
+// It is called before FirstToken.
+func (e *Engine) Counted(l *Leg, cached int) {
+	if l.Prompt <= 0 {
+		return
+	}
+	uncached := max(1, min(l.Prompt-cached, l.Prompt))
+	step := l.terms[4] / l.terms[2]
+	l.terms = policies.PromptTerms(l.Prompt, uncached, step)
+	m := e.model
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.uncached += (float64(uncached)/float64(l.Prompt) - m.uncached) / 32
+}
+
 // FirstToken notes that the engine has computed a leg's prompt. It does nothing if it had none to compute, or has computed it before.
 func (e *Engine) FirstToken(l *Leg, now float64) {
 	l.last, l.started = now, true

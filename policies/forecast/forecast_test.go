@@ -240,6 +240,45 @@ func TestPassedPrompts(t *testing.T) {
 	}
 }
 
+// TestCountedPrompts: where nobody knows what engines have cached, speeds are learned by what they say of that afterwards, and prompts to come are thought
+// to be as those before.
+func TestCountedPrompts(t *testing.T) {
+	m := scripted()
+	e, now, took, thought := m.NewEngine(), 0.0, 0.0, 0.0
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range 500 {
+		var l Leg
+		prompt := 100 + rng.IntN(2000)
+		uncached := prompt
+		if i%2 == 0 {
+			uncached = prompt / 10
+		}
+		begin(e, &l, now, prompt, m.Uncached(prompt), false, false)
+		if i >= 100 {
+			took += float64(uncached) / 1000
+			thought += e.Work(now).Wait
+		}
+		now += float64(uncached) / 1000
+		e.Counted(&l, prompt-uncached)
+		e.FirstToken(&l, now)
+	}
+	if !near(thought, took, .1) {
+		t.Errorf("prompts took %v s; they were thought to take %v", took, thought)
+	}
+	for _, uncached := range []int{1000, 100} {
+		if got := e.PromptSeconds(1000, uncached); !near(got, float64(uncached)/1000, .05) {
+			t.Errorf("a prompt of 1,000 tokens, of which %d are computed, takes %v s", uncached, got)
+		}
+	}
+	var none Leg
+	begin(e, &none, now, 0, 1, false, false)
+	e.Counted(&none, 0)
+	e.FirstToken(&none, now+.01)
+	if got := e.PromptSeconds(1000, 1000); math.IsNaN(got) {
+		t.Error("a prompt without tokens makes the speed no number")
+	}
+}
+
 // TestCanceledPrompts: an engine whose prompts were taken back has not computed them.
 func TestCanceledPrompts(t *testing.T) {
 	e := scripted().NewEngine()

@@ -18,6 +18,7 @@ type Model struct {
 	computes   float64 // seconds of a prompt, in the mean of recent ones and of 0, which counts less the more there were
 	squares    float64 // of these, likewise
 	computed   float64 // what the prompts count in computes
+	uncached   float64 // the part of a prompt that engines compute, in the mean of recent ones of which nobody knew before
 	allowed    float64 // long gaps that there may be
 	othersRate float64 // requests a second that other gateways are sent
 	late       float64 // by how much times to the first token differ from what was predicted, in the mean of recent ones, as a part of the time
@@ -47,7 +48,7 @@ const (
 
 // NewModel returns a model of whose engines nothing is known.
 func NewModel() *Model {
-	m := &Model{prompt: newFit(firstPrompt...), step: newFit(firstStep...), answer: firstAnswer, late: firstLate, allowed: mostAllowed / 4, astray: firstAstray,
+	m := &Model{prompt: newFit(firstPrompt...), step: newFit(firstStep...), answer: firstAnswer, uncached: 1, late: firstLate, allowed: mostAllowed / 4, astray: firstAstray,
 		handOvers: newTransfers(handOver, firstMove), migrations: newTransfers(migration, firstMigration)}
 	m.prompt.beside, m.step.beside = &m.step, &m.prompt
 	return m
@@ -83,6 +84,13 @@ func (m *Model) Demand(now float64) policies.Demand {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return policies.Demand{Rate: m.arrivals.at(now)/recent + m.othersRate, Answer: m.answer, PromptFound: m.squares / max(m.computes, 1e-9), LongGaps: m.allowed, Error: m.late, Move: move}
+}
+
+// Uncached is how many tokens of a prompt an engine is thought to compute where nobody knows what it has cached.
+func (m *Model) Uncached(prompt int) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return max(1, int(m.uncached*float64(prompt)))
 }
 
 // PromptSeconds is how long an engine computes a prompt, in the mean of recent ones; 0 before the first.

@@ -82,7 +82,7 @@ func (x *Exchange) awaitPair(a *attempt) {
 func (x *Exchange) startPrefill(a *attempt) {
 	x.Sum.Phases.Pair = time.Since(x.Sum.Arrived)
 	a.prefill.Join(x.all.Cancels, a.prefill.Engine)
-	a.forecastPrefill()
+	x.forecastPrefill(a)
 	a.prefillTimer = a.prefill.CancelAfter(x.s.Config.Timeouts.Prefill, leg.ErrLate)
 	x.traceLeg(a, &a.prefill, "prefill")
 	req := x.prefillRequest(&a.prefill, &a.h, a.tokens.asks()).Retain(x.b)
@@ -142,6 +142,7 @@ func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	l.Observe(x.s.Fleet, v)                      // the Observe calls change what is known of the engines, not the request
 	l.ObservePeer(x.s.Fleet, conn, &a.decode, v) // but for this one: with SGLang it may set BlameBoth, and the next attempt leaves out both engines
 	if v == leg.Usable {
+		l.Work.Counted(l.Answer.PromptTokens, l.Answer.Cached())
 		l.Work.Computed()
 	} else {
 		e := v.PrefillEvent()

@@ -12,7 +12,7 @@ import (
 // exchange when first tokens come.
 
 // forecastDecode notes that the attempt's decode engine is to give the answer to a prompt, and how many of its tokens it has to compute; 0 if that is
-// not known, as the policy does not look at prefixes. Then it is all of them, so that speeds are learned with what engines usually have cached.
+// not known, as the policy does not look at prefixes.
 func (x *Exchange) forecastDecode(a *attempt, prompt, uncached int) {
 	if x.Sum.Attempts == 1 {
 		x.m.Forecast.Arrived(fleet.Seconds(x.selection.Now))
@@ -22,16 +22,19 @@ func (x *Exchange) forecastDecode(a *attempt, prompt, uncached int) {
 	if a.split {
 		w.Moves = prompt - x.selection.Cached(a.decode.Engine)
 	} else {
-		w.Uncached = cmp.Or(uncached, prompt, 1)
+		w.Uncached = cmp.Or(uncached, x.m.Forecast.Uncached(prompt))
 	}
 	a.decode.Forecast(&w)
 }
 
 // forecastPrefill notes that the attempt's prefill engine is to compute the prompt.
-func (a *attempt) forecastPrefill() {
+func (x *Exchange) forecastPrefill(a *attempt) {
 	if w := a.decode.Work; w != nil {
 		var p leg.Work
-		p.Prompt, p.Uncached = w.Prompt, cmp.Or(int(a.prefill.Unread.Load()), w.Prompt, 1)
+		p.Prompt, p.Uncached = w.Prompt, int(a.prefill.Unread.Load())
+		if p.Guessed = p.Uncached == 0; p.Guessed {
+			p.Uncached = x.m.Forecast.Uncached(p.Prompt)
+		}
 		a.prefill.Forecast(&p)
 	}
 }

@@ -12,7 +12,8 @@ import (
 // a time.
 type Work struct {
 	forecast.Leg
-	Moves int // tokens of the prompt whose KV comes from another engine; an estimate, as the others
+	Moves   int  // tokens of the prompt whose KV comes from another engine; an estimate, as the others
+	Guessed bool // nobody knew how many tokens of the prompt the engine has cached
 
 	engine *forecast.Engine
 }
@@ -26,6 +27,13 @@ func (l *Leg) Forecast(w *Work) {
 	*l.Work = *w
 	l.Work.engine = l.Engine.Forecast()
 	l.Work.engine.Begin(&l.Work.Leg, fleet.Seconds(time.Now()))
+}
+
+// Counted notes how many tokens the engine says that the prompt has, and how many of them it had cached.
+func (w *Work) Counted(prompt, cached int) {
+	if w != nil && w.Guessed && prompt > 0 {
+		w.engine.Counted(&w.Leg, w.Prompt*cached/prompt)
+	}
 }
 
 // Computed notes that the prompt is computed.
