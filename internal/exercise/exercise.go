@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,7 +66,11 @@ The fault redis needs redis-server on PATH; without it that fault is left out.`,
 		}
 		fmt.Fprintf(c.OutOrStdout(), about, e.Operations, e.Operations, e.log.Name(), cfg.Calm)
 		<-c.Context().Done()
-		fmt.Fprintf(c.OutOrStdout(), "\nIt was %s: %s.\n", e.fault, faults[e.fault])
+		was := "It was"
+		if !e.begun.Load() {
+			was = "Nothing was wrong yet. It was to be"
+		}
+		fmt.Fprintf(c.OutOrStdout(), "\n%s %s: %s.\n", was, e.fault, faults[e.fault])
 		return e.Stop()
 	}
 	return c
@@ -86,6 +91,7 @@ type Exercise struct {
 	Operations string // base URL
 	clients    string
 	fault      string
+	begun      atomic.Bool // the fault is there
 	dir        string
 
 	log   *os.File // the gateway's
@@ -214,6 +220,7 @@ const enough = 200
 
 // inject has the fault begin.
 func (e *Exercise) inject() {
+	e.begun.Store(true)
 	if e.fault == "redis" {
 		e.redis.cut()
 		return

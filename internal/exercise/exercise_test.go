@@ -1,6 +1,7 @@
 package exercise
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -128,3 +129,21 @@ func TestFaultsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// TestEndedInTheCalm: who ends it before anything was wrong is not told that something was.
+func TestEndedInTheCalm(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c, out := Command(), new(bytes.Buffer)
+	c.SetArgs([]string{"--fault", "recompute", "--calm", "1h", "--redis-server", ""})
+	c.SetOut(writerFunc(func(p []byte) (int, error) {
+		cancel() // it is told that all runs
+		return out.Write(p)
+	}))
+	if err := c.ExecuteContext(ctx); err != nil || !strings.Contains(out.String(), "\nNothing was wrong yet. It was to be recompute: ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
