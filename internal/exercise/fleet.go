@@ -13,6 +13,7 @@ import (
 type fleet struct {
 	engines map[string]*refengine.Engine
 	at      map[string]string // addresses
+	side    net.Listener      // in place of side channels, which the engines have not: it answers nothing, so that the gateway waits and warns of none
 	stop    context.CancelFunc
 	ended   []chan error
 }
@@ -20,6 +21,11 @@ type fleet struct {
 func startFleet() (*fleet, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	f := &fleet{engines: map[string]*refengine.Engine{}, at: map[string]string{}, stop: stop}
+	var err error
+	if f.side, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		stop()
+		return nil, err
+	}
 	pull := new(refengine.Pull)
 	for _, name := range append(append([]string{}, prefill...), decode...) {
 		e, err := refengine.New(refengine.Config{
@@ -54,6 +60,7 @@ func (f *fleet) inject(fault string) {
 
 func (f *fleet) close() (err error) {
 	f.stop()
+	err = f.side.Close()
 	for _, ended := range f.ended {
 		err = errors.Join(err, <-ended)
 	}
