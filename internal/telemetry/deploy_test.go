@@ -15,11 +15,13 @@ func TestDeployedFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden.Equal(t, "../../deploy/prometheus/alerts.yaml", rules)
+	golden.Equal(t, "../../deploy/helm/pdrouter/files/alerts.yaml", rules) // a chart can have no file from outside its folder
 	dashboard, err := dashboards.Dashboard()
 	if err != nil {
 		t.Fatal(err)
 	}
 	golden.Equal(t, "../../deploy/grafana/pdrouter.json", dashboard)
+	golden.Equal(t, "../../deploy/helm/pdrouter/files/dashboard.json", dashboard)
 	golden.Equal(t, "../../docs/runbook.md", dashboards.Runbook())
 	golden.Equal(t, "../ui/static/runbook.html", dashboards.RunbookPage())
 }
