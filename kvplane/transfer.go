@@ -9,7 +9,7 @@ import (
 	"pdrouter/metadata"
 )
 
-// TransferID names the hand-over of one request's KV from one engine to another.
+// TransferID names the hand-off of one request's KV from one engine to another.
 type TransferID = transfer.ID
 
 // NewTransferID draws a new id.

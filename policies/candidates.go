@@ -9,7 +9,7 @@ type Candidates struct {
 	// Partner is the prefill engine that was chosen before, where these are decode engines for it; else nil.
 	Partner *Engine
 
-	// troubled says of each engine of the role whether hand-overs to it from Partner go wrong; nil: none does.
+	// troubled says of each engine of the role whether hand-offs to it from Partner go wrong; nil: none does.
 	troubled func(i int) bool
 
 	engines []Engine  // all of the role

@@ -53,9 +53,9 @@ func TestComposed(t *testing.T) {
 	}
 }
 
-// TestHandOverFilter: a hand-over that goes wrong is avoided while there is another, and nothing of it matters where decode serves alone.
-func TestHandOverFilter(t *testing.T) {
-	p := composed(t, "{policy: least_load, filters: [hand_over]}")
+// TestHandOffFilter: a hand-off that goes wrong is avoided while there is another, and nothing of it matters where decode serves alone.
+func TestHandOffFilter(t *testing.T) {
+	p := composed(t, "{policy: least_load, filters: [hand_off]}")
 	f := Fleet{Prefill: []Engine{{Usable: true}}, Decode: []Engine{{Usable: true}, {Usable: true, InFlight: 9}}}
 	for name, row := range map[string]struct {
 		troubled func(p, d int) bool

@@ -296,18 +296,18 @@ func (p *pricing) pricePairs(prefills, decodes *Candidates, f *Fleet) bool {
 				continue
 			}
 			any = true
-			ttft := c.seconds + p.handOver(c, g)
+			ttft := c.seconds + p.handOff(c, g)
 			p.offer(c, g, c, ttft, p.inTime(ttft))
 		}
 	}
 	return any
 }
 
-// handOver is how long the prompt's KV takes from one engine to another.
-func (p *pricing) handOver(from, to *part) float64 {
+// handOff is how long the prompt's KV takes from one engine to another.
+func (p *pricing) handOff(from, to *part) float64 {
 	seconds := p.demand.MoveSeconds(max(0, p.q.PromptTokens-to.engine.Cached), to.step)
 	if p.pairs != nil {
-		seconds *= p.pairs.HandOver(from.at, to.at)
+		seconds *= p.pairs.HandOff(from.at, to.at)
 	}
 	return seconds
 }

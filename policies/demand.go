@@ -32,8 +32,8 @@ type Forecast struct {
 
 // PairTimes tells how long pairs take. It is asked several times per choice and does not block.
 type PairTimes interface {
-	// HandOver is how many times as long as in the mean a hand-over takes from Fleet.Prefill[p] to Fleet.Decode[d].
-	HandOver(p, d int) float64
+	// HandOff is how many times as long as in the mean a hand-off takes from Fleet.Prefill[p] to Fleet.Decode[d].
+	HandOff(p, d int) float64
 }
 
 // unknown stands for an engine that no forecast is about.
@@ -95,7 +95,7 @@ func (w *Work) prompt(prompt, uncached int) (reads, computes float64) {
 	return reads, computes
 }
 
-// MoveSeconds is how long a hand-over of so many tokens to an engine with such steps takes, in the mean of pairs.
+// MoveSeconds is how long a hand-off of so many tokens to an engine with such steps takes, in the mean of pairs.
 func (d *Demand) MoveSeconds(tokens int, step float64) float64 {
 	t := MoveTerms(tokens, step)
 	return t[0]*d.Move[0] + t[1]*d.Move[1] + t[2]*d.Move[2]

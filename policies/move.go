@@ -59,7 +59,7 @@ func (p *pricing) priceMoves(prefills, decodes *Candidates, alone bool, f *Fleet
 			}
 			for j := range p.gives {
 				if g := &p.gives[j]; f.pairable(c.at, g.at) {
-					ttft := c.seconds + p.handOver(&c, g)
+					ttft := c.seconds + p.handOff(&c, g)
 					p.offer(&c, g, &c, ttft, p.inTime(ttft))
 				}
 			}

@@ -49,8 +49,8 @@ type Fleet struct {
 	// Pairable says whether Prefill[p] can hand KV blocks to Decode[d]; nil means that every pair can.
 	// It is called several times per choice and must not block.
 	Pairable func(p, d int) bool
-	// Troubled says of Prefill[p] and Decode[d] that their hand-overs are slow, or that Decode[d] computes what it should receive; nil: that is
-	// so of none. It is asked by the filter hand_over, and must not block.
+	// Troubled says of Prefill[p] and Decode[d] that their hand-offs are slow, or that Decode[d] computes what it should receive; nil: that is
+	// so of none. It is asked by the filter hand_off, and must not block.
 	Troubled func(p, d int) bool
 	Forecast *Forecast // for the policy cost; nil: nothing is known
 }

@@ -20,7 +20,7 @@ type entry[T any] struct {
 
 var filters = []entry[Filter]{
 	{name: "ahead", make: func(p Part) Filter { return ahead{p.Requests} }, uses: []string{"requests"}},
-	{name: "hand_over", make: func(Part) Filter { return handOver{} }},
+	{name: "hand_off", make: func(Part) Filter { return handOff{} }},
 	{name: "prompt_tokens", make: func(Part) Filter { return promptTokens{} }},
 	{name: "zone", make: func(p Part) Filter { return zone{p.Zone} }, uses: []string{"zone"}},
 }

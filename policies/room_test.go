@@ -25,7 +25,7 @@ func TestRoom(t *testing.T) {
 	}
 	split := fleetOf([]known{at(0, 0, 0)}, []known{at(0, 25, 0)}, Demand{Answer: 100, Move: [3]float64{.5}})
 	if q := (Request{PromptTokens: 2000}); !p.Choose(q, split, Draw{}).Split || !p.Room(q, split) {
-		t.Errorf("a prefill engine that does nothing has no room because a hand-over takes longer than idle engines would without: %+v", p.Choose(q, split, Draw{}))
+		t.Errorf("a prefill engine that does nothing has no room because a hand-off takes longer than idle engines would without: %+v", p.Choose(q, split, Draw{}))
 	}
 	q := Request{PromptTokens: 100_000, Unsplittable: Aggregated} // 11 s
 	if f := fleetOf(nil, []known{at(0, 0, 0)}, Demand{}); !p.Room(q, f) {

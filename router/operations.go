@@ -15,7 +15,7 @@ import (
 	"pdrouter/router/admission"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
-	"pdrouter/router/handover"
+	"pdrouter/router/handoff"
 	"pdrouter/router/kvevents"
 	"pdrouter/router/migration"
 	"pdrouter/router/peers"
@@ -64,8 +64,8 @@ type Stats struct {
 	KVEvents   []kvevents.Stats           `json:"-"`                    // of engines whose blocks are followed
 	TokenBytes int                        `json:"-"`                    // of what was learned of their prompts' token ids
 	Moved      []report.Moved             `json:"-"`                    // by pairs of engines with a data plane
-	HandOvers  []handover.PairStats       `json:"-"`                    // of pairs that have had some lately
-	SlowPairs  []handover.PairStats       `json:"slow_pairs,omitempty"` // those whose hand-overs are slow
+	HandOffs   []handoff.PairStats        `json:"-"`                    // of pairs that have had some lately
+	SlowPairs  []handoff.PairStats        `json:"slow_pairs,omitempty"` // those whose hand-offs are slow
 	Queues     []QueueStats               `json:"-"`
 	Retries    []RetryStats               `json:"-"`
 	Reclaimed  []reclaim.Freed            `json:"-"`                    // KV that ended requests had leaked and that was freed
@@ -111,8 +111,8 @@ type EngineStats struct {
 	MaybeLeaked int            `json:"maybe_leaked_blocks,omitempty"` // blocks that it may hold for ended requests
 	Pins        bool           `json:"pins,omitempty"`                // its run pins the blocks of what it has answered
 
-	// What hand-overs to it show; nil if it has received none.
-	HandOvers *handover.EngineStats `json:"hand_overs,omitempty"`
+	// What hand-offs to it show; nil if it has received none.
+	HandOffs *handoff.EngineStats `json:"hand_offs,omitempty"`
 
 	Ejections map[string]uint64 `json:"-"` // how often it was taken out though it can be reached, by reason
 }
@@ -147,9 +147,9 @@ func (r *Router) Stats() Stats {
 		Draining: r.edge.Draining(), Requests: r.exchanges.Count(), Leaked: r.reclaim.Leaks.Requests.Load(), Panics: r.tasks.Panics(), BodyBytes: r.edge.BodyBytes(), Models: make(map[string]bool, len(current.fleet.Models)),
 		Engines: make([]EngineStats, 0, len(current.fleet.Engines)), Pairs: r.Pairs(),
 		Handshakes: r.pairs.Stats(), Moved: r.report.Transfers.Totals(), Reclaimed: r.reclaim.Leaks.Freed(), Foreign: r.report.Transfers.Rejected(), Background: r.backgrounds.Leases(), KVEvents: r.kvEvents.Stats(),
-		TokenBytes: r.exchanges.Tokens.Bytes(), HandOvers: r.handOvers.Pairs(now),
+		TokenBytes: r.exchanges.Tokens.Bytes(), HandOffs: r.handOffs.Pairs(now),
 	}
-	for _, p := range out.HandOvers {
+	for _, p := range out.HandOffs {
 		if p.Slow {
 			out.SlowPairs = append(out.SlowPairs, p)
 		}
@@ -184,7 +184,7 @@ func (r *Router) Stats() Stats {
 	for _, e := range current.fleet.Engines {
 		s := EngineStats{Name: e.Name, Of: e.RankOf, Up: !e.Down.Load(), Uncollected: e.Uncollected.Load(), InFlight: e.InFlight.Load(), Others: e.Elsewhere(), CacheTokens: e.CacheSize().Tokens(), Ejections: map[string]uint64{}, Leaked: r.reclaim.Leaks.Blocked(e, now), MaybeLeaked: r.reclaim.Leaks.Possible(e, now), Pins: e.Pins()}
 		s.Forecast, s.MovesLeft = e.ForecastAt(now), r.moves.Remaining(e)
-		s.HandOvers = r.handOvers.Engine(e.Name)
+		s.HandOffs = r.handOffs.Engine(e.Name)
 		s.State, s.Why, s.Share = e.State(now, *current.cfg.Health.SlowStart)
 		for i := health.InUse + 1; i < health.Ejections; i++ {
 			s.Ejections[i.String()] = e.Health.EjectedFor(i)

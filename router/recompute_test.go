@@ -39,9 +39,9 @@ func (l *lines) count(text string) int {
 	return strings.Count(l.text.String(), text)
 }
 
-// handOvers asks a gateway in front of two reference engines for an answer every two seconds of virtual time: 30 with nothing wrong, 30 whose
+// handOffs asks a gateway in front of two reference engines for an answer every two seconds of virtual time: 30 with nothing wrong, 30 whose
 // import meets the fault, and 60 with nothing wrong. After each third of the time it calls check, with the number of the third.
-func handOvers(t *testing.T, stream bool, fault refengine.Fault, check func(third int, g *routertest.Gateway, log *lines)) {
+func handOffs(t *testing.T, stream bool, fault refengine.Fault, check func(third int, g *routertest.Gateway, log *lines)) {
 	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		pull, log := new(refengine.Pull), new(lines)
 		m := config.Model{Name: "tiny", Connector: connector.NamePull}
@@ -115,12 +115,12 @@ func before(t *testing.T, g *routertest.Gateway) report.Shown {
 func TestFault71RecomputeByReferenceEngine(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		t.Run(fmt.Sprint("stream ", stream), func(t *testing.T) {
-			handOvers(t, stream, refengine.Fault{Do: refengine.Recompute}, func(third int, g *routertest.Gateway, log *lines) {
-				got := g.EngineStats("d").HandOvers
+			handOffs(t, stream, refengine.Fault{Do: refengine.Recompute}, func(third int, g *routertest.Gateway, log *lines) {
+				got := g.EngineStats("d").HandOffs
 				if got == nil || got.Recomputing != (third == 1) {
 					t.Errorf("after %d thirds: %+v", third+1, got)
 				}
-				if h := before(t, g).HandOver; h == nil || h.Expected < 400 || (h.Cached < 128) != (third == 1) || (h.Cached > h.Expected-16) == (third == 1) {
+				if h := before(t, g).HandOff; h == nil || h.Expected < 400 || (h.Cached < 128) != (third == 1) || (h.Cached > h.Expected-16) == (third == 1) {
 					t.Errorf("after %d thirds, decode has %+v", third+1, h)
 				}
 				begins, ends := log.count("computes prompts that it should receive"), log.count("receives prompts again")
@@ -134,7 +134,7 @@ func TestFault71RecomputeByReferenceEngine(t *testing.T) {
 
 // TestFault70SlowPairOfReferenceEngines: a link that has become slow is found within a minute, and so is its end. Both are logged once.
 func TestFault70SlowPairOfReferenceEngines(t *testing.T) {
-	handOvers(t, true, refengine.Fault{Do: refengine.Late, Wait: 300 * time.Millisecond}, func(third int, g *routertest.Gateway, log *lines) {
+	handOffs(t, true, refengine.Fault{Do: refengine.Late, Wait: 300 * time.Millisecond}, func(third int, g *routertest.Gateway, log *lines) {
 		slow := g.Router.Stats().SlowPairs
 		if len(slow) != third%2 || len(slow) > 0 && (slow[0].Prefill != "p" || slow[0].Decode != "d" || slow[0].Seconds < .2) {
 			t.Errorf("after %d thirds: slow pairs %+v", third+1, slow)
@@ -146,8 +146,8 @@ func TestFault70SlowPairOfReferenceEngines(t *testing.T) {
 		if slow := third == 1; (parts["transfer"] > .25) != slow || parts["decode"] > .05 {
 			t.Errorf("after %d thirds, the parts are %v", third+1, parts)
 		}
-		begins, ends := log.count("hand-overs of a pair are slow"), log.count("hand-overs of a pair are not slow any more")
-		if begins != min(third, 1) || ends != max(0, third-1) || g.EngineStats("d").HandOvers.Recomputing {
+		begins, ends := log.count("hand-offs of a pair are slow"), log.count("hand-offs of a pair are not slow any more")
+		if begins != min(third, 1) || ends != max(0, third-1) || g.EngineStats("d").HandOffs.Recomputing {
 			t.Errorf("after %d thirds: logged %d and %d times", third+1, begins, ends)
 		}
 	})

@@ -22,7 +22,7 @@ import (
 	"pdrouter/router/edge"
 	"pdrouter/router/exchange"
 	"pdrouter/router/fleet"
-	"pdrouter/router/handover"
+	"pdrouter/router/handoff"
 	"pdrouter/router/handshake"
 	"pdrouter/router/kvevents"
 	"pdrouter/router/kvtransfer"
@@ -83,7 +83,7 @@ type Router struct {
 	report    *report.Reporter
 	exchanges *exchange.Exchanges
 	moves     *migration.Mover
-	handOvers *handover.Watch
+	handOffs  *handoff.Watch
 
 	stale   func() []StaleSource // nil: not known
 	control *http.Client         // for the engines' control routes
@@ -113,7 +113,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 		clients: disconnect.New(),
 		report:  report.New(parts.Log, cfg.Limits.Recent),
 		stale:   parts.Stale,
-		control: fleet.NewControlClient(nil), handOvers: handover.New(),
+		control: fleet.NewControlClient(nil), handOffs: handoff.New(),
 	}
 	r.tasks = background.NewTasks(parts.Log, leg.ErrLate)
 	r.backgrounds = stored.NewBackground(parts.Log, r.tasks, func() (*config.Config, *fleet.Fleet) { s := r.snapshot(); return &s.cfg, s.fleet })
@@ -140,7 +140,7 @@ func New(cfg config.Config, parts Parts) (*Router, error) {
 	})
 	r.exchanges = exchange.New(exchange.Parts{
 		Log: parts.Log, Disconnects: r.clients, Tasks: r.tasks, Cancels: &r.cancels, Pairs: r.pairs, Monitor: r.monitor, Reclaim: r.reclaim,
-		Transfers: transfers, Report: r.report, Moves: r.moves, HandOvers: r.handOvers, Tokens: tokens.New(tokenBytes * cfg.Limits.KVIndexBlocks),
+		Transfers: transfers, Report: r.report, Moves: r.moves, HandOffs: r.handOffs, Tokens: tokens.New(tokenBytes * cfg.Limits.KVIndexBlocks),
 	})
 	r.edge = edge.New(edge.Parts{
 		Log: parts.Log, Current: func() *edge.Snapshot { return &r.snapshot().edge }, Disconnects: r.clients, Exchanges: r.exchanges,

@@ -35,15 +35,15 @@ func (r *Router) Run(ctx context.Context) error {
 	if r.peers != nil {
 		wg.Go(func() { r.tasks.Keep(ctx, "load of other gateways", func() { r.peers.Run(ctx) }) })
 	}
-	r.judgeHandOvers(ctx)
+	r.judgeHandOffs(ctx)
 	return nil
 }
 
 // judgeEvery is how often it is judged whether engines compute prompts that they should receive, and whether pairs are slow.
 const judgeEvery = 5 * time.Second
 
-// judgeHandOvers logs what begins and ends, until ctx ends.
-func (r *Router) judgeHandOvers(ctx context.Context) {
+// judgeHandOffs logs what begins and ends, until ctx ends.
+func (r *Router) judgeHandOffs(ctx context.Context) {
 	tick := time.NewTicker(judgeEvery)
 	defer tick.Stop()
 	for {
@@ -52,12 +52,12 @@ func (r *Router) judgeHandOvers(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			r.snapshot().fleet.Scalings(now) // their means must not depend on when metrics are read
-			for _, c := range r.handOvers.Judge(now) {
+			for _, c := range r.handOffs.Judge(now) {
 				switch {
 				case c.Prefill != "" && c.Begins:
-					r.log.Warn("hand-overs of a pair are slow; answers are right, and first tokens late", "prefill", c.Prefill, "decode", c.Decode, "times_as_long", c.Times, "hand_over_seconds", c.Seconds)
+					r.log.Warn("hand-offs of a pair are slow; answers are right, and first tokens late", "prefill", c.Prefill, "decode", c.Decode, "times_as_long", c.Times, "hand_off_seconds", c.Seconds)
 				case c.Prefill != "":
-					r.log.Info("hand-overs of a pair are not slow any more", "prefill", c.Prefill, "decode", c.Decode, "after_seconds", c.Lasted.Seconds())
+					r.log.Info("hand-offs of a pair are not slow any more", "prefill", c.Prefill, "decode", c.Decode, "after_seconds", c.Lasted.Seconds())
 				case c.Begins:
 					r.log.Warn("decode engine computes prompts that it should receive; answers are right, and first tokens late", "engine", c.Decode, "part_of_prompts", c.Share)
 				default:

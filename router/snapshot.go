@@ -55,7 +55,7 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, rere
 			known = was.Secrets
 		}
 	}
-	f, err := fleet.New(cfg, fleet.Parts{Planner: parts.Planner, Shadow: parts.Shadow, Records: parts.Records, Handshakes: r.pairs.Registry, Blocks: r.blocks, Tokens: r.exchanges.Tokens, Troubled: r.handOvers.Troubled, Control: r.control, Log: r.log}, was, config.NewSecrets(known))
+	f, err := fleet.New(cfg, fleet.Parts{Planner: parts.Planner, Shadow: parts.Shadow, Records: parts.Records, Handshakes: r.pairs.Registry, Blocks: r.blocks, Tokens: r.exchanges.Tokens, Troubled: r.handOffs.Troubled, Control: r.control, Log: r.log}, was, config.NewSecrets(known))
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, rere
 	s.monitored = monitor.Snapshot{Fleet: f, Timeouts: s.cfg.Timeouts, Stock: parts.Stock, Token: parts.Token, Gone: r.gone(parts.Gone)}
 	s.reclaim = reclaim.Snapshot{
 		Fleet: f, Limits: cfg.Limits, Timeouts: cfg.Timeouts, Agent: parts.Reclaim, Stock: parts.Stock,
-		HandOver: func(ctx context.Context, c *fleet.Pair) error { return r.hands.HandOver(ctx, &s.handshake, c) },
+		HandOff: func(ctx context.Context, c *fleet.Pair) error { return r.hands.HandOff(ctx, &s.handshake, c) },
 	}
 	s.handshake = handshake.Snapshot{
 		Config: &s.cfg, Fleet: f, Bodies: s.limits, Stock: parts.Stock, Token: parts.Token, Tickets: parts.Tickets, Reclaim: &s.reclaim,
@@ -95,7 +95,7 @@ func (r *Router) newSnapshot(cfg config.Config, parts Parts, old *snapshot, rere
 // gone returns what is called when nothing is left of an engine that the configuration lost.
 func (r *Router) gone(also func(engine string)) func(engine string) {
 	return func(engine string) {
-		r.handOvers.Forget(engine)
+		r.handOffs.Forget(engine)
 		if also != nil {
 			also(engine)
 		}

@@ -9,7 +9,7 @@ import (
 
 	"pdrouter/metadata"
 	"pdrouter/router/fleet"
-	"pdrouter/router/handover"
+	"pdrouter/router/handoff"
 )
 
 // maxPairs bounds the pairs of a Status, and maxLive the requests under way that are listed.
@@ -87,13 +87,13 @@ type PairStatus struct {
 	Circuit string `json:"circuit,omitempty"` // open or half_open, if it gets no requests as transfers failed
 	Bytes   uint64 `json:"bytes"`             // of KV that the engines reported as moved (connector kvplane), since the start
 
-	// Of its recent hand-overs, if it has had some.
+	// Of its recent hand-offs, if it has had some.
 	Slow    bool    `json:"slow,omitempty"`
-	Seconds float64 `json:"hand_over_seconds,omitempty"` // in the mean
-	Times   float64 `json:"times_as_long,omitempty"`     // as usual; 0 if what is usual is not known
+	Seconds float64 `json:"hand_off_seconds,omitempty"` // in the mean
+	Times   float64 `json:"times_as_long,omitempty"`    // as usual; 0 if what is usual is not known
 }
 
-// ready reports whether requests can be given to the pair at once, and its hand-overs are as usual.
+// ready reports whether requests can be given to the pair at once, and its hand-offs are as usual.
 func (p PairStatus) ready() bool { return p.Pairable && p.Warm && p.Circuit == "" && !p.Slow }
 
 // Status reports all that Stats does and what people ask besides.
@@ -147,8 +147,8 @@ func placesOf(f *fleet.Fleet) map[string][]Place {
 // pairsOf returns the first maxPairs pairs, those that are not ready first.
 func pairsOf(s Stats) []PairStatus {
 	type names [2]string
-	circuits, moved, handed := map[names]string{}, map[names]uint64{}, map[names]handover.PairStats{}
-	for _, h := range s.HandOvers {
+	circuits, moved, handed := map[names]string{}, map[names]uint64{}, map[names]handoff.PairStats{}
+	for _, h := range s.HandOffs {
 		handed[names{h.Prefill, h.Decode}] = h
 	}
 	for _, p := range s.PairsOut {

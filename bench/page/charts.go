@@ -78,7 +78,7 @@ func (p *page) charts() ([]chart, error) {
 		return g
 	}
 	all := []chart{
-		cpuPerRequest(read), cpuPerToken(read), addedLatency(read), handOver(read), faults(read), replay(read),
+		cpuPerRequest(read), cpuPerToken(read), addedLatency(read), handOff(read), faults(read), replay(read),
 	}
 	return all, missing
 }
@@ -141,13 +141,13 @@ func addedLatency(read reader) chart {
 	return c
 }
 
-func handOver(read reader) chart {
+func handOff(read reader) chart {
 	c := chart{
-		File: "hand-over.svg", Title: "Hand-over between two vLLM engines", axis: "prefill's answer to first event, ms", Suites: []string{"plane/vllm"},
+		File: "hand-off.svg", Title: "Hand-off between two vLLM engines", axis: "prefill's answer to first event, ms", Suites: []string{"plane/vllm"},
 		About: "Time from the last byte of prefill's answer until the client has decode's first event. Two engines of vLLM 0.32.0 (CPU build) hand over by pdrouter's plane over tcp, or by `NixlPushConnector`. Prefill has one CPU and decode another, and all threads of an engine share its CPU. Less is better.",
 	}
 	for _, tokens := range []string{"513 tokens", "1825 tokens"} {
-		from := source{suite: "plane/vllm", name: "hand-over, " + tokens, what: "prefill's answer to first event"}
+		from := source{suite: "plane/vllm", name: "hand-off, " + tokens, what: "prefill's answer to first event"}
 		c.groups = append(c.groups, read("prompt of "+tokens, from, plane, nixlPush))
 	}
 	return c

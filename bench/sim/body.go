@@ -11,7 +11,7 @@ import (
 	"pdrouter/bench/fake"
 )
 
-// read makes a request of a body and its X-Request-Id. Both legs of a hand-over have the same transfer_id, or decode's names the
+// read makes a request of a body and its X-Request-Id. Both legs of a hand-off have the same transfer_id, or decode's names the
 // request id of prefill's: stock vLLM goes by either, by its version.
 func (s *modelServer) read(body []byte, request string) (*ModelSeq, error) {
 	text, ok := promptOf(body)

@@ -24,7 +24,7 @@ type modelClock struct {
 	late  []time.Duration             // by which tokens were told later than that, on the wall clock
 }
 
-// handoverTimes are moments of one hand-over, in nanoseconds of the wall clock since 1970.
+// handoverTimes are moments of one hand-off, in nanoseconds of the wall clock since 1970.
 type handoverTimes struct {
 	Asked    int64 `json:"asked"`    // decode's leg came
 	Finished int64 `json:"finished"` // prefill was done

@@ -17,7 +17,7 @@ const (
 // ModelSeq is one request at a modelled engine.
 type ModelSeq struct {
 	Leg    ModelLeg
-	Key    string // of the hand-over that the leg takes part in
+	Key    string // of the hand-off that the leg takes part in
 	Prompt int    // tokens
 	Answer int    // tokens
 	Runs   []Run  // the full blocks of the prompt, and of the answer if others are to find these

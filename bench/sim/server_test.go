@@ -51,9 +51,9 @@ func fleetOf(t *testing.T, address string) FleetReading {
 	return r
 }
 
-// TestModelledEnginesHandOver asks a pair as routers do: the second prompt is found in the prefix cache, and every token is an
+// TestModelledEnginesHandOff asks a pair as routers do: the second prompt is found in the prefix cache, and every token is an
 // event.
-func TestModelledEnginesHandOver(t *testing.T) {
+func TestModelledEnginesHandOff(t *testing.T) {
 	text := strings.Repeat("abcd", 100)
 	whole := fmt.Sprintf(`"model":"bench","stream":true,"max_tokens":5,"messages":[{"role":"user","content":%q}]}`, text)
 	for _, connector := range []string{"vllm-nixl-pull", "vllm-nixl-push"} {
@@ -97,7 +97,7 @@ func TestModelledEnginesHandOver(t *testing.T) {
 			}
 			r := fleetOf(t, at[0])
 			if r.Prompts != 200 || r.Found != 96 || r.Possible != 96 || len(r.Handovers) != 2 {
-				t.Errorf("got %+v; want 96 tokens found of 96 possible of 200, and two hand-overs", r)
+				t.Errorf("got %+v; want 96 tokens found of 96 possible of 200, and two hand-offs", r)
 			}
 			for _, h := range r.Handovers {
 				if (h.Asked < h.Finished) != (connector == "vllm-nixl-push") || h.First <= h.Finished {

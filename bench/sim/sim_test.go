@@ -138,7 +138,7 @@ func TestModelledSchedules(t *testing.T) {
 	})
 }
 
-// TestModelledHandovers holds hand-overs against those computed by hand.
+// TestModelledHandovers holds hand-offs against those computed by hand.
 func TestModelledHandovers(t *testing.T) {
 	pair := func() []*modelEngine {
 		return []*modelEngine{newModelEngine(plainCosts(100), 1000), newModelEngine(plainCosts(100), 1000)}

@@ -309,9 +309,9 @@ func (r *replay) look(t load.Request, now float64) {
 	r.view.Forecast.Demand = r.model.Demand(now)
 }
 
-// HandOver is how many times as long as in the mean a hand-over from one engine to another takes.
-func (r *replay) HandOver(p, d int) float64 {
-	return r.model.HandOver(r.prefill[p].work, r.decode[d].work)
+// HandOff is how many times as long as in the mean a hand-off from one engine to another takes.
+func (r *replay) HandOff(p, d int) float64 {
+	return r.model.HandOff(r.prefill[p].work, r.decode[d].work)
 }
 
 // submit gives a leg to its engine.

@@ -186,7 +186,7 @@ func TestEnginesFindEachOtherThroughTheGateway(t *testing.T) {
 	}
 	deadline := time.After(20 * time.Second)
 	seen := false
-	for !seen { // the first hand-overs may come before the subscription
+	for !seen { // the first hand-offs may come before the subscription
 		id := kvplane.NewTransferID()
 		params := func(produce bool, peer string, generation uint64) string {
 			return fmt.Sprintf(`,"kv_transfer_params":{"do_remote_decode":%v,"do_remote_prefill":%v,"transfer_id":%q,"peer":{"engine":%q,"generation":%d},"valid_ms":20000}}`,

@@ -179,7 +179,7 @@ func (a *Handler) engines() []Engine {
 		}
 		ranks[rank] = e.Name
 		one := known[e.Name]
-		one.recomputing = one.recomputing || e.HandOvers != nil && e.HandOvers.Recomputing
+		one.recomputing = one.recomputing || e.HandOffs != nil && e.HandOffs.Recomputing
 		one.up, one.checked, one.inFlight = one.up || e.Up, one.checked || e.State != fleet.Unchecked, one.inFlight+e.InFlight
 		one.moves += e.MovesLeft
 		one.busy = one.busy || e.InFlight > 0 || e.Uncollected > 0

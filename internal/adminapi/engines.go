@@ -54,7 +54,7 @@ type Engine struct {
 	InFlight    int64      `json:"in_flight"`             // legs that it works on, of this gateway
 	MovesLeft   int        `json:"moves_left,omitempty"`  // conversations that this gateway has yet to move to other engines, as it drains
 	Recomputing bool       `json:"recomputing,omitempty"` // it computes prompts that it should receive from prefill engines
-	SlowFrom    []string   `json:"slow_from,omitempty"`   // prefill engines whose hand-overs to it are slow
+	SlowFrom    []string   `json:"slow_from,omitempty"`   // prefill engines whose hand-offs to it are slow
 	Drain       bool       `json:"drain"`                 // it takes no more requests
 	By          string     `json:"changed_by,omitempty"`
 	At          *time.Time `json:"changed_at,omitempty"`

@@ -110,7 +110,7 @@ func Alerts() []Alert {
 			Means:   "Answers are right, but each prompt is computed twice: the KV does not come, or is not used.",
 			Look:    "`/ui`, What is wrong now, or `problems` in `/status`: the engine, since when, and how it was seen (`pdrouter_recomputed_prompts_total` by sign).",
 			Steps: []string{
-				"`curl -s http://GATEWAY:9090/requests | jq -c '.[] | select(.hand_over) | [.prefill, .decode, .hand_over]'` shows of each request how many tokens decode should have received (`expected_tokens`) and how many it counts as cached. It is empty where engines do not count: stock vLLM does with `--enable-prompt-tokens-details`.",
+				"`curl -s http://GATEWAY:9090/requests | jq -c '.[] | select(.hand_off) | [.prefill, .decode, .hand_off]'` shows of each request how many tokens decode should have received (`expected_tokens`) and how many it counts as cached. It is empty where engines do not count: stock vLLM does with `--enable-prompt-tokens-details`.",
 				"Is it one decode engine? Then it is that engine or its host. All of them? Then it is what they share: a rollout, a flag, the network.",
 				"Look into the engine's log at the time of `since` for KV loads that failed. With `kv_load_failure_policy: recompute` vLLM hides them from clients.",
 				"`pdrouter validate --probe -c FILE` compares weights, block size and hash seed of the engines. Start the one that differs anew, with the settings of the others.",
@@ -121,14 +121,14 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "PdrouterPairSlow", Expr: `max by (prefill, decode) (pdrouter_pair_slow) == 1`, For: "1m", Severity: "warning",
-			Summary: "Hand-overs from {{ $labels.prefill }} to {{ $labels.decode }} are slow.",
-			Means:   "Hand-overs of the pair take three times as long as they used to, and as those of other pairs of the model. Answers are right, and their first tokens come later. A pair whose decode engine recomputes is not called slow, however long its hand-overs take: that is PdrouterRecomputing.",
-			Look:    "`/ui`, Pairs, or `pairs` in `/status`: `hand_over_seconds` and `times_as_long` of each pair (`pdrouter_pair_hand_over_seconds`).",
+			Summary: "Hand-offs from {{ $labels.prefill }} to {{ $labels.decode }} are slow.",
+			Means:   "Hand-offs of the pair take three times as long as they used to, and as those of other pairs of the model. Answers are right, and their first tokens come later. A pair whose decode engine recomputes is not called slow, however long its hand-offs take: that is PdrouterRecomputing.",
+			Look:    "`/ui`, Pairs, or `pairs` in `/status`: `hand_off_seconds` and `times_as_long` of each pair (`pdrouter_pair_hand_off_seconds`).",
 			Steps: []string{
-				"`curl -s http://GATEWAY:9090/status | jq -c '.pairs[] | [.prefill, .decode, .slow, .hand_over_seconds, .times_as_long]'` tells whether this pair alone is slow, or all pairs of one of its engines.",
+				"`curl -s http://GATEWAY:9090/status | jq -c '.pairs[] | [.prefill, .decode, .slow, .hand_off_seconds, .times_as_long]'` tells whether this pair alone is slow, or all pairs of one of its engines.",
 				"This pair alone: it is the path between the two hosts. Test it (`ping`, `iperf3`, `ib_write_bw`), and look into both engines' logs for errors of NIXL or UCX and for a transport that has changed, such as TCP in place of RDMA.",
 				"All pairs of one engine: look at its host and at its queue (`load` in `engines` of `/status`), or drain it.",
-				"Until then, the filter [hand_over](routing.md#compose-a-policy) gives slow pairs no requests while others are left.",
+				"Until then, the filter [hand_off](routing.md#compose-a-policy) gives slow pairs no requests while others are left.",
 			},
 			Fires: []string{`pdrouter_pair_slow{prefill="p",decode="d"} 1x30`}, Quiet: []string{`pdrouter_pair_slow{prefill="p",decode="d"} 0x30`},
 		},

@@ -78,7 +78,7 @@ func (f *Fleet) show(ctx context.Context, table *Table) error {
 		asks          []Ask
 		atOnce        bool
 	}{
-		{"By the default policy, cost. The engines are idle, so decode computes the prompt itself: a hand-over would only take time.", byCost, busy[:1], false},
+		{"By the default policy, cost. The engines are idle, so decode computes the prompt itself: a hand-off would only take time.", byCost, busy[:1], false},
 		{"By the same policy, all at once. While a decode engine works, prefill computes further prompts, so that no stream is held up.", byCost, busy[1:], true},
 		{"By the policy roles: every prompt is split, and each pair has its turn.", byRoles, Asks(), false},
 	} {

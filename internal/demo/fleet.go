@@ -44,7 +44,7 @@ type Fleet struct {
 	publicKey          string    // file of the key that checks the agents' tokens
 	recordKeys         [2]string // files of the key that signs records and tickets: its private and its public part
 	Client, Operations string    // base URLs of the gateway
-	Alone              string    // base URL of the engine that answers without any hand-over
+	Alone              string    // base URL of the engine that answers without any hand-off
 	Engines            []Engine
 	Processes          []*proc.Process // in the order of their start
 }

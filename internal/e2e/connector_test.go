@@ -16,11 +16,11 @@ import (
 // at random moments on either side, and every byte is compared. The two ranks of prefill share the heads, or each has a copy of a latent
 // cache.
 func TestConnector(t *testing.T) {
-	t.Run("heads", func(t *testing.T) { handOver(t, false) })
-	t.Run("latent", func(t *testing.T) { handOver(t, true) })
+	t.Run("heads", func(t *testing.T) { handOff(t, false) })
+	t.Run("latent", func(t *testing.T) { handOff(t, true) })
 }
 
-func handOver(t *testing.T, latent bool) {
+func handOff(t *testing.T, latent bool) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("no python3")
@@ -61,7 +61,7 @@ func handOver(t *testing.T, latent bool) {
 	if err := os.WriteFile(path, raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), python, "-B", filepath.Join(root(t), "kvplane", "vllm", "tests", "hand_over.py"), library, path)
+	cmd := exec.CommandContext(t.Context(), python, "-B", filepath.Join(root(t), "kvplane", "vllm", "tests", "hand_off.py"), library, path)
 	cmd.Stderr = t.Output()
 	out, err := cmd.Output()
 	if err != nil {

@@ -55,7 +55,7 @@ func (w *plane) leaves(t *testing.T, l *load) {
 		at <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-at }()
-			// Without params of a hand-over an engine of the plane computes alone.
+			// Without params of a hand-off an engine of the plane computes alone.
 			status, want := complete(t.Context(), w.prefill[0].url, prompt, tokens, false)
 			if status != http.StatusOK || got.err == "" && got.text != want || !strings.HasPrefix(want, got.text) {
 				t.Errorf("a client that was to leave was told %.300q (%s); one engine says %d, %.300q", got.text, got.err, status, want)

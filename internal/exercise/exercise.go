@@ -26,7 +26,7 @@ import (
 
 // Faults are what can go wrong, in words for its end.
 var faults = map[string]string{
-	"slow-pair": "hand-overs from prefill-1 to decode-0 were slow, as over a bad link",
+	"slow-pair": "hand-offs from prefill-1 to decode-0 were slow, as over a bad link",
 	"recompute": "decode-1 computed every prompt again and used no KV that it received, without an error",
 	"redis":     "the gateway was cut off from Redis, which itself ran on",
 }
@@ -216,7 +216,7 @@ func (e *Exercise) run(ctx context.Context, g *gateway.Gateway, calm time.Durati
 	return err
 }
 
-// enough is after how many answers the gateway knows what is usual: 50 hand-overs of each pair. Package handover wants 20.
+// enough is after how many answers the gateway knows what is usual: 50 hand-offs of each pair. Package handoff wants 20.
 const enough = 200
 
 // inject has the fault begin.

@@ -35,7 +35,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/firsttoken"
 	"pdrouter/router/fleet"
-	"pdrouter/router/handover"
+	"pdrouter/router/handoff"
 	"pdrouter/router/kvevents"
 	"pdrouter/router/migration"
 	"pdrouter/router/peers"
@@ -115,9 +115,9 @@ func allMetrics(t *testing.T) *metrics {
 	yes := true
 	set := someKeySet(t)
 	stats := router.Stats{
-		Engines:    []router.EngineStats{{Name: "p", CacheTokens: 4096, HandOvers: &handover.EngineStats{}, Events: &yes, Forecast: fleet.EngineForecast{Wait: 1.5, Streams: 2, Prompts: .25}, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Pins: true, Ejections: map[string]uint64{"answers": 1}}},
+		Engines:    []router.EngineStats{{Name: "p", CacheTokens: 4096, HandOffs: &handoff.EngineStats{}, Events: &yes, Forecast: fleet.EngineForecast{Wait: 1.5, Streams: 2, Prompts: .25}, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Pins: true, Ejections: map[string]uint64{"answers": 1}}},
 		Pairs:      []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads"}},
-		HandOvers:  []handover.PairStats{{Prefill: "p", Decode: "d"}},
+		HandOffs:   []handoff.PairStats{{Prefill: "p", Decode: "d"}},
 		Prefixes:   &prefixes.Stats{},
 		Migration:  &migration.Stats{},
 		Peers:      &peers.Stats{Gateways: 1},

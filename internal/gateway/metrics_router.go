@@ -5,7 +5,7 @@ import (
 	metahandshake "pdrouter/metadata/handshake"
 	"pdrouter/router"
 	"pdrouter/router/fleet"
-	"pdrouter/router/handover"
+	"pdrouter/router/handoff"
 	"pdrouter/router/kvevents"
 )
 
@@ -128,10 +128,10 @@ func collectEngines(out *telemetry.Scrape, s router.Stats) {
 		if e.Events != nil {
 			out.SetBool("pdrouter_engine_events", *e.Events, e.Name)
 		}
-		if h := e.HandOvers; h != nil {
+		if h := e.HandOffs; h != nil {
 			out.SetBool("pdrouter_engine_recomputing", h.Recomputing, e.Name)
 			for by, n := range h.Prompts {
-				out.Set("pdrouter_recomputed_prompts_total", float64(n), e.Name, handover.By(by).String())
+				out.Set("pdrouter_recomputed_prompts_total", float64(n), e.Name, handoff.By(by).String())
 			}
 		}
 		for reason, n := range e.Ejections {
@@ -174,9 +174,9 @@ func collectPairs(out *telemetry.Scrape, s router.Stats) {
 		out.Set("pdrouter_pair_state", 1, p.Prefill, p.Decode, p.State)
 		out.Set("pdrouter_pair_ejections_total", float64(p.Opened), p.Prefill, p.Decode)
 	}
-	for _, p := range s.HandOvers {
+	for _, p := range s.HandOffs {
 		out.SetBool("pdrouter_pair_slow", p.Slow, p.Prefill, p.Decode)
-		out.Set("pdrouter_pair_hand_over_seconds", p.Seconds, p.Prefill, p.Decode)
+		out.Set("pdrouter_pair_hand_off_seconds", p.Seconds, p.Prefill, p.Decode)
 	}
 	for _, p := range s.Moved {
 		out.Set("pdrouter_kv_blocks_total", float64(p.Blocks), p.Prefill, p.Decode)

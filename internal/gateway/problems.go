@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pdrouter/router"
-	"pdrouter/router/handover"
+	"pdrouter/router/handoff"
 )
 
 // Problem is something that is wrong now.
@@ -118,8 +118,8 @@ func problemsOf(s router.Stats, config ConfigStatus, redis exchanges) []Problem 
 		if e.State == "down" || e.State == "open" || e.State == "slow" {
 			add("PdrouterEngineOut", e.Name, "it is %s: %s", e.State, e.Why)
 		}
-		if e.HandOvers != nil && e.HandOvers.Recomputing {
-			add("PdrouterRecomputing", e.Name, "it computes prompts whose KV it should receive, so each is computed twice%s", seenBy(e.HandOvers))
+		if e.HandOffs != nil && e.HandOffs.Recomputing {
+			add("PdrouterRecomputing", e.Name, "it computes prompts whose KV it should receive, so each is computed twice%s", seenBy(e.HandOffs))
 		}
 		leaked := 0
 		for _, n := range e.Leaked {
@@ -133,7 +133,7 @@ func problemsOf(s router.Stats, config ConfigStatus, redis exchanges) []Problem 
 		add("PdrouterNoPair", "pairs", "none of %d is ready", s.PairsTotal)
 	}
 	for _, p := range s.SlowPairs {
-		add("PdrouterPairSlow", p.Prefill+" → "+p.Decode, "hand-overs take %.0f ms in the mean of the last 30 s, %.1f times the usual %.1f ms", 1e3*p.Seconds, p.Times, 1e3*p.Seconds/max(p.Times, 1e-9))
+		add("PdrouterPairSlow", p.Prefill+" → "+p.Decode, "hand-offs take %.0f ms in the mean of the last 30 s, %.1f times the usual %.1f ms", 1e3*p.Seconds, p.Times, 1e3*p.Seconds/max(p.Times, 1e-9))
 	}
 	for _, src := range s.Sources {
 		add("PdrouterSourceStale", src.Model+" "+src.List, "%s: %s", src.Source, src.Why)
@@ -142,13 +142,13 @@ func problemsOf(s router.Stats, config ConfigStatus, redis exchanges) []Problem 
 }
 
 // seenBy says how it was seen that an engine computes prompts.
-func seenBy(e *handover.EngineStats) string {
-	text := map[handover.By]string{
-		handover.ByCount: "it counts few cached tokens of %d prompts", handover.ByTransfer: "it answered %d prompts whose KV transfer had failed",
-		handover.ByTime: "the first tokens of %d prompts came as late as if it computed",
+func seenBy(e *handoff.EngineStats) string {
+	text := map[handoff.By]string{
+		handoff.ByCount: "it counts few cached tokens of %d prompts", handoff.ByTransfer: "it answered %d prompts whose KV transfer had failed",
+		handoff.ByTime: "the first tokens of %d prompts came as late as if it computed",
 	}
 	var all []string
-	for by := range handover.Signs {
+	for by := range handoff.Signs {
 		if n := e.Prompts[by]; n > 0 {
 			all = append(all, fmt.Sprintf(text[by], n))
 		}

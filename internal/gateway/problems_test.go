@@ -8,7 +8,7 @@ import (
 	"pdrouter/internal/dashboards"
 	"pdrouter/router"
 	"pdrouter/router/fleet"
-	"pdrouter/router/handover"
+	"pdrouter/router/handoff"
 )
 
 // TestProblems: each thing that is wrong is named with its reason and with an alert of the runbook, and nothing is wrong in a sound fleet.
@@ -18,14 +18,14 @@ func TestProblems(t *testing.T) {
 		severity[a.Name] = a.Severity
 	}
 	sound := router.Stats{Models: map[string]bool{"m": true}, PairsTotal: 2, PairsWarm: 1, Engines: []router.EngineStats{
-		{Name: "d", State: "up", HandOvers: &handover.EngineStats{}}, {Name: "p", State: "draining", Why: "an administrator"},
+		{Name: "d", State: "up", HandOffs: &handoff.EngineStats{}}, {Name: "p", State: "draining", Why: "an administrator"},
 	}}
 	if got := problemsOf(sound, ConfigStatus{}, exchanges{}); len(got) != 0 {
 		t.Errorf("a sound fleet has %+v", got)
 	}
 	engine := func(e router.EngineStats) router.Stats { return router.Stats{Engines: []router.EngineStats{e}} }
-	recomputing := &handover.EngineStats{Recomputing: true}
-	recomputing.Prompts[handover.ByCount] = 7
+	recomputing := &handoff.EngineStats{Recomputing: true}
+	recomputing.Prompts[handoff.ByCount] = 7
 	for name, row := range map[string]struct {
 		s           router.Stats
 		config      ConfigStatus
@@ -40,10 +40,10 @@ func TestProblems(t *testing.T) {
 		"no engine for a model": {router.Stats{Models: map[string]bool{"m": false}}, ConfigStatus{}, exchanges{}, "PdrouterErrors", "m", "no engine takes its requests"},
 		"panic mode":            {router.Stats{PanicModes: []fleet.PanicMode{{Model: "m", Role: "decode"}}}, ConfigStatus{}, exchanges{}, "PdrouterPanicMode", "decode engines of m", "used again"},
 		"an engine is down":     {engine(router.EngineStats{Name: "d", State: "down", Why: "refused"}), ConfigStatus{}, exchanges{}, "PdrouterEngineOut", "d", "it is down: refused"},
-		"an engine recomputes":  {engine(router.EngineStats{Name: "d", State: "up", HandOvers: recomputing}), ConfigStatus{}, exchanges{}, "PdrouterRecomputing", "d", "few cached tokens of 7 prompts"},
+		"an engine recomputes":  {engine(router.EngineStats{Name: "d", State: "up", HandOffs: recomputing}), ConfigStatus{}, exchanges{}, "PdrouterRecomputing", "d", "few cached tokens of 7 prompts"},
 		"KV leaks":              {engine(router.EngineStats{Name: "p", State: "up", Leaked: map[string]int{"lease": 5}}), ConfigStatus{}, exchanges{}, "PdrouterKVLeaks", "p", "5 KV blocks"},
 		"no pair":               {router.Stats{PairsTotal: 4}, ConfigStatus{}, exchanges{}, "PdrouterNoPair", "pairs", "none of 4"},
-		"a slow pair":           {router.Stats{SlowPairs: []handover.PairStats{{Prefill: "p", Decode: "d", Seconds: .3, Times: 6}}}, ConfigStatus{}, exchanges{}, "PdrouterPairSlow", "p → d", "300 ms in the mean of the last 30 s, 6.0 times the usual 50.0 ms"},
+		"a slow pair":           {router.Stats{SlowPairs: []handoff.PairStats{{Prefill: "p", Decode: "d", Seconds: .3, Times: 6}}}, ConfigStatus{}, exchanges{}, "PdrouterPairSlow", "p → d", "300 ms in the mean of the last 30 s, 6.0 times the usual 50.0 ms"},
 		"a stale source":        {router.Stats{Sources: []router.StaleSource{{Model: "m", List: "prefill", Source: "file x", Why: "gone"}}}, ConfigStatus{}, exchanges{}, "PdrouterSourceStale", "m prefill", "file x: gone"},
 	} {
 		got := problemsOf(row.s, row.config, row.redis)

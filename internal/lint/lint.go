@@ -19,11 +19,11 @@ func Packages() map[string]Package {
 		},
 		// What pdrouter serve runs: it imports every part of the gateway.
 		"internal/gateway": {
-			Ours:    []string{"auth", "internal/adminapi", "internal/configfile", "internal/field", "internal/fleetview", "internal/limits", "internal/listener", "internal/overrides", "internal/redisdb", "internal/refusal", "internal/reload", "internal/shared", "internal/telemetry", "internal/tracing", "internal/ui", "internal/yamlfile", "kvplane/nixl", "kvplane/reclaim", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "metadata/vllm", "policies", "router", "router/config", "router/fleet", "router/dispatch", "router/edge", "router/firsttoken", "router/fleet", "router/handover", "router/kvevents", "router/migration", "router/reason", "router/reclaim", "router/report", "router/trace"},
+			Ours:    []string{"auth", "internal/adminapi", "internal/configfile", "internal/field", "internal/fleetview", "internal/limits", "internal/listener", "internal/overrides", "internal/redisdb", "internal/refusal", "internal/reload", "internal/shared", "internal/telemetry", "internal/tracing", "internal/ui", "internal/yamlfile", "kvplane/nixl", "kvplane/reclaim", "metadata", "metadata/cache", "metadata/client", "metadata/handshake", "metadata/redisstore", "metadata/routes", "metadata/store", "metadata/vllm", "policies", "router", "router/config", "router/fleet", "router/dispatch", "router/edge", "router/firsttoken", "router/fleet", "router/handoff", "router/kvevents", "router/migration", "router/reason", "router/reclaim", "router/report", "router/trace"},
 			Outside: []string{"github.com/prometheus/client_golang"},
 		},
 		"router": {
-			Ours: []string{"internal/background", "internal/disconnect", "metadata", "metadata/handshake", "policies", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/edge", "router/exchange", "router/fanout", "router/fleet", "router/fleet/health", "router/handover", "router/handshake", "router/kvevents", "router/kvtransfer", "router/leg", "router/migration", "router/monitor", "router/openai", "router/peers", "router/reclaim", "router/report", "router/stored", "router/tokens", "router/trace", "router/upstream"},
+			Ours: []string{"internal/background", "internal/disconnect", "metadata", "metadata/handshake", "policies", "policies/blocks", "policies/prefixes", "router/admission", "router/config", "router/edge", "router/exchange", "router/fanout", "router/fleet", "router/fleet/health", "router/handoff", "router/handshake", "router/kvevents", "router/kvtransfer", "router/leg", "router/migration", "router/monitor", "router/openai", "router/peers", "router/reclaim", "router/report", "router/stored", "router/tokens", "router/trace", "router/upstream"},
 		},
 		"router/edge": {
 			Ours:    []string{"auth", "internal/disconnect", "internal/httpsyntax", "internal/nonblock", "router/admission", "router/config", "router/exchange", "router/fanout", "router/fleet", "router/leg", "router/openai", "router/reason", "router/stored", "router/trace"},
@@ -45,7 +45,7 @@ func Packages() map[string]Package {
 		"router/firsttoken": {Ours: []string{"router/connector", "router/openai"}},       // whether a client may get prefill's token; pure
 		"router/tokens":     {Ours: []string{"router/openai", "router/openai/jsonscan"}}, // token ids of prompts, by their messages
 		"router/stored":     {Ours: []string{"internal/background", "internal/httpsyntax", "router/config", "router/connector", "router/fleet", "router/leg", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/upstream"}},
-		"router/exchange":   {Ours: []string{"internal/background", "internal/disconnect", "internal/gather", "metadata", "policies", "router/config", "router/connector", "router/dispatch", "router/firsttoken", "router/fleet", "router/fleet/health", "router/handover", "router/kvtransfer", "router/kvwatch", "router/leg", "router/migration", "router/monitor", "router/openai", "router/openai/answer", "router/openai/sse", "router/reason", "router/reclaim", "router/relay", "router/report", "router/stored", "router/tokens", "router/trace", "router/upstream"}},
+		"router/exchange":   {Ours: []string{"internal/background", "internal/disconnect", "internal/gather", "metadata", "policies", "router/config", "router/connector", "router/dispatch", "router/firsttoken", "router/fleet", "router/fleet/health", "router/handoff", "router/kvtransfer", "router/kvwatch", "router/leg", "router/migration", "router/monitor", "router/openai", "router/openai/answer", "router/openai/sse", "router/reason", "router/reclaim", "router/relay", "router/report", "router/stored", "router/tokens", "router/trace", "router/upstream"}},
 		"router/fanout":     {Ours: []string{"internal/disconnect", "policies", "router/dispatch", "router/exchange", "router/fleet", "router/leg", "router/openai", "router/openai/choices", "router/openai/sse", "router/reason", "router/relay", "router/report", "router/trace"}},
 		"router/kvwatch":    {Ours: []string{"router/connector", "router/fleet", "router/leg", "router/monitor", "router/reason"}},
 		"router/leg":        {Ours: []string{"internal/gather", "internal/httpsyntax", "policies/forecast", "router/config", "router/connector", "router/dispatch", "router/fleet", "router/fleet/health", "router/openai", "router/openai/answer", "router/openai/jsonscan", "router/openai/sse", "router/reason", "router/trace", "router/upstream"}},
@@ -181,8 +181,8 @@ func Packages() map[string]Package {
 		"internal/otlptest": {
 			Outside: []string{"go.opentelemetry.io/proto/otlp", "google.golang.org/grpc", "google.golang.org/protobuf"},
 		},
-		"router/scaling":  {}, // a leaf: how full engines are, how many are wanted
-		"router/handover": {}, // a leaf: hand-overs that are slow, and engines that compute what they should receive
+		"router/scaling": {}, // a leaf: how full engines are, how many are wanted
+		"router/handoff": {}, // a leaf: hand-offs that are slow, and engines that compute what they should receive
 		// One strict reader words the mistakes of every YAML file alike.
 		"policies":                 {Ours: []string{"internal/field", "internal/yamlfile"}},
 		"policies/prefixes":        {},                           // what engines are thought to have: the state that policies itself has none of

@@ -27,7 +27,7 @@ type counts struct {
 	expired   int
 	early     int
 	finished  map[string]uint64  // sequences by their end
-	transfers map[string]uint64  // hand-overs by their end
+	transfers map[string]uint64  // hand-offs by their end
 	tickets   map[string]uint64  // legs refused for their ticket, by what was wrong with it
 	adapters  map[string]float64 // when adapters last had sequences, in Unix seconds; see noteAdapters
 }
@@ -46,7 +46,7 @@ type Books struct {
 	Waiting     int
 	Running     int
 	Hanging     int // a fault
-	Transfers   int // hand-overs not settled
+	Transfers   int // hand-offs not settled
 	Expired     int // finished prompts that no other engine has taken in time; see Pull
 	Early       int // notifications for requests that still run, which end stock vLLM
 
@@ -97,7 +97,7 @@ func (e *Engine) Metrics() []byte {
 			series{`engine="0"`, 1 - float64(b.Free)/float64(max(b.Blocks, 1))})
 		metric(&w, "refengine_requests", "gauge", "Sequences in the engine, by their state.",
 			series{`state="running"`, uint64(b.Running)}, series{`state="waiting"`, uint64(b.Waiting)}, series{`state="receiving"`, uint64(b.Receiving)})
-		metric(&w, "refengine_transfers", "gauge", "Hand-overs that are not settled.", series{"", uint64(b.Transfers)})
+		metric(&w, "refengine_transfers", "gauge", "Hand-offs that are not settled.", series{"", uint64(b.Transfers)})
 		var prompt []series
 		for s := range sources {
 			prompt = append(prompt, series{fmt.Sprintf("source=%q", sourceName(s)), e.counts.prompt[s]})
@@ -106,7 +106,7 @@ func (e *Engine) Metrics() []byte {
 		metric(&w, "refengine_generation_tokens_total", "counter", "Tokens generated.", series{"", e.counts.generated})
 		metric(&w, "refengine_steps_total", "counter", "Steps computed.", series{"", e.counts.steps})
 		metric(&w, "refengine_requests_finished_total", "counter", "Sequences that ended, by how.", labelled("reason", e.counts.finished)...)
-		metric(&w, "refengine_transfers_total", "counter", "Hand-overs settled, by how they ended.", labelled("ending", e.counts.transfers)...)
+		metric(&w, "refengine_transfers_total", "counter", "Hand-offs settled, by how they ended.", labelled("ending", e.counts.transfers)...)
 		metric(&w, "refengine_ticket_refusals_total", "counter", "Legs refused for their ticket, by what was wrong with it.", labelled("fault", e.counts.tickets)...)
 		e.ignoredMetrics(&w)
 		e.adapterMetric(&w)

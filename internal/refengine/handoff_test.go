@@ -254,7 +254,7 @@ func TestWithheldCompletionKeepsDecodeWaiting(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// Whatever could arrive arrives before a whole hand-over that comes later.
+		// Whatever could arrive arrives before a whole hand-off that comes later.
 		p, d := x.dispatch(t, draw(r))
 		for _, s := range []*Sequence{p, d} {
 			if _, err := collect(s); err != nil {

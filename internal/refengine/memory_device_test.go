@@ -274,7 +274,7 @@ func TestDeviceFailureShows(t *testing.T) {
 	}
 }
 
-// TestDeviceIsSyncedBeforeOfferAndRelease counts the device's own synchronization around a hand-over.
+// TestDeviceIsSyncedBeforeOfferAndRelease counts the device's own synchronization around a hand-off.
 func TestDeviceIsSyncedBeforeOfferAndRelease(t *testing.T) {
 	var p, d fakeDevices
 	var book phonebook

@@ -56,10 +56,10 @@ type remoteBody struct {
 	Cached  int       `json:"remote_prefill_cached_tokens,omitempty"`
 }
 
-// byPlane reports whether the leg is one of a hand-over by the plane.
+// byPlane reports whether the leg is one of a hand-off by the plane.
 func (l Leg) byPlane() bool { return l == PrefillLeg || l == DecodeLeg }
 
-// parsePull makes the call a leg of a hand-over in stock vLLM's way, if it says so.
+// parsePull makes the call a leg of a hand-off in stock vLLM's way, if it says so.
 func (c *call) parsePull(raw json.RawMessage) *apiError {
 	const param = "kv_transfer_params"
 	if len(raw) == 0 || string(raw) == "null" {
@@ -73,7 +73,7 @@ func (c *call) parsePull(raw json.RawMessage) *apiError {
 	case p.Decode == p.Prefill:
 		return nil // the prompt's ids alone: see givenPrompt
 	case c.n != 1 || len(c.prompts) != 1:
-		return badRequest(param, "kv_transfer_params: one hand-over serves one prompt and one answer")
+		return badRequest(param, "kv_transfer_params: one hand-off serves one prompt and one answer")
 	case p.Decode:
 		c.req.Leg = ExportLeg
 		if p.Engine != nil && p.Name != nil && len(p.Blocks) == 1 {

@@ -13,7 +13,7 @@ import (
 // ErrTransferKnown is what a leg gets whose transfer id is in use.
 var ErrTransferKnown = errors.New("refengine: transfer id is in use")
 
-// transfer is one hand-over as this engine sees it, from the leg's arrival until its blocks are accounted for.
+// transfer is one hand-off as this engine sees it, from the leg's arrival until its blocks are accounted for.
 type transfer struct {
 	id     kvplane.TransferID
 	seq    *Sequence         // whose leg it is

@@ -1,4 +1,4 @@
-// Package stocktest has a stock vLLM engine for tests: as much of HTTP as a hand-over of two legs needs, and a side channel. It computes nothing.
+// Package stocktest has a stock vLLM engine for tests: as much of HTTP as a hand-off of two legs needs, and a side channel. It computes nothing.
 package stocktest
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Engine is a stock prefill or decode engine: as much of HTTP as a hand-over of two legs needs, and a side channel at a
+// Engine is a stock prefill or decode engine: as much of HTTP as a hand-off of two legs needs, and a side channel at a
 // ROUTER socket that remembers every rank it was asked for.
 type Engine struct {
 	*httptest.Server

@@ -48,7 +48,7 @@ func engines() []Subject {
 				},
 				{
 					Name: "pdrouter_engine_recomputing", Kind: Gauge, Unit: "boolean", Labels: []string{"engine"},
-					Help: "1 while the decode engine computes at least half of the prompts whose KV it should receive. The series begins with its first hand-over.",
+					Help: "1 while the decode engine computes at least half of the prompts whose KV it should receive. The series begins with its first hand-off.",
 					Use:  "Alert if it is 1 for a minute: answers are right, but each prompt is computed twice. operations.md says what to look at.",
 				},
 				{
@@ -137,12 +137,12 @@ func engines() []Subject {
 				},
 				{
 					Name: "pdrouter_pair_slow", Kind: Gauge, Unit: "boolean", Labels: []string{"prefill", "decode"},
-					Help: "1 while hand-overs of the pair take three times as long as they used to, and as those of other pairs of the model. 0 while the decode engine recomputes (pdrouter_engine_recomputing), however long they take. Pairs without a hand-over in the last 5 minutes have no series.",
+					Help: "1 while hand-offs of the pair take three times as long as they used to, and as those of other pairs of the model. 0 while the decode engine recomputes (pdrouter_engine_recomputing), however long they take. Pairs without a hand-off in the last 5 minutes have no series.",
 					Use:  "Alert if it is 1 for a minute: check the network between its engines, and decode's queue.",
 				},
 				{
-					Name: "pdrouter_pair_hand_over_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"prefill", "decode"},
-					Help: "Mean time from prefill's answer to the first token of a stream, of the pair's recent hand-overs. It is long too while the decode engine recomputes, without pdrouter_pair_slow.",
+					Name: "pdrouter_pair_hand_off_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"prefill", "decode"},
+					Help: "Mean time from prefill's answer to the first token of a stream, of the pair's recent hand-offs. It is long too while the decode engine recomputes, without pdrouter_pair_slow.",
 				},
 				{
 					Name: "pdrouter_pairs_waiting", Kind: Gauge, Unit: "requests",

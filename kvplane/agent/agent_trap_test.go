@@ -71,7 +71,7 @@ func TestTrapIdleWriterSleepsThroughALateRegistrationOrPollsForOne(t *testing.T)
 	})
 }
 
-func TestTrapZeroBlockHandOverSendsNothing(t *testing.T) {
+func TestTrapZeroBlockHandOffSendsNothing(t *testing.T) {
 	inBubble(t, newFakeNet(), 2, 1, func(t *testing.T, p, d *rig, _ *fakeDirectory) {
 		for _, first := range []string{"offer", "expect"} {
 			id := kvplane.NewTransferID()

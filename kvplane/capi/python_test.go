@@ -156,8 +156,8 @@ func admit(t *testing.T, g *pdkvtest.Gateway, p, d *process) kvplane.TransferID 
 	return id
 }
 
-// handOver moves blocks from one process to the other and compares them.
-func handOver(t *testing.T, g *pdkvtest.Gateway, p, d *process) {
+// handOff moves blocks from one process to the other and compares them.
+func handOff(t *testing.T, g *pdkvtest.Gateway, p, d *process) {
 	t.Helper()
 	id := admit(t, g, p, d)
 	from, to := []int32{9, 200, 3, 4}, []int32{0, 77, 78, 255}
@@ -183,7 +183,7 @@ func TestProcesses(t *testing.T) {
 			}
 			g := pdkvtest.NewGateway(t)
 			p, d := startProcess(t, g, "prefill-0", metadata.Prefill, transport), startProcess(t, g, "decode-0", metadata.Decode, transport)
-			handOver(t, g, p, d)
+			handOff(t, g, p, d)
 
 			id := admit(t, g, p, d)
 			d.do("expect", order(id, p, []int32{7, 5}))
@@ -211,7 +211,7 @@ func TestProcesses(t *testing.T) {
 			}
 
 			p = startProcess(t, g, "prefill-0", metadata.Prefill, transport)
-			handOver(t, g, p, d)
+			handOff(t, g, p, d)
 			for _, x := range []*process{p, d} {
 				if err := x.in.Close(); err != nil {
 					t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"fmt"
 )
 
-// ID names the hand-over of one request's KV from one engine to another. It is unguessable, new at every dispatch and
+// ID names the hand-off of one request's KV from one engine to another. It is unguessable, new at every dispatch and
 // serves once. The zero value names nothing.
 type ID [16]byte
 

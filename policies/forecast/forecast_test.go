@@ -357,7 +357,7 @@ func TestRandomWalk(t *testing.T) {
 			}
 			m.Moved(e, other, rng.IntN(1000), rng.Float64()-.1)
 			w, d := e.Work(now), m.Demand(now)
-			for _, x := range append(append(w.Speed.Prompt[:], w.Speed.Step[:]...), w.Wait, w.Prompts, w.Speed.LongGaps, d.Rate, d.Move[0], d.Move[1], m.HandOver(e, other), m.HandOver(other, e)) {
+			for _, x := range append(append(w.Speed.Prompt[:], w.Speed.Step[:]...), w.Wait, w.Prompts, w.Speed.LongGaps, d.Rate, d.Move[0], d.Move[1], m.HandOff(e, other), m.HandOff(other, e)) {
 				if math.IsNaN(x) || math.IsInf(x, 0) || x < 0 {
 					t.Fatalf("seed %d: %+v %+v", seed, w, d)
 				}
@@ -404,12 +404,12 @@ func TestWholeAnswers(t *testing.T) {
 	}
 }
 
-// TestHandOvers: one pair of engines takes five times as long as others. A pair that was not seen yet takes as long as its slower end.
-func TestHandOvers(t *testing.T) {
+// TestHandOffs: one pair of engines takes five times as long as others. A pair that was not seen yet takes as long as its slower end.
+func TestHandOffs(t *testing.T) {
 	m := NewModel()
 	p := []*Engine{m.NewEngine(), m.NewEngine()}
 	d := []*Engine{m.NewEngine(), m.NewEngine(), m.NewEngine()}
-	if got := m.HandOver(p[0], d[0]); got != 1 {
+	if got := m.HandOff(p[0], d[0]); got != 1 {
 		t.Errorf("before any: %v times; want 1", got)
 	}
 	seconds := func(tokens int) float64 { return .01 + 1e-5*float64(tokens) }
@@ -422,7 +422,7 @@ func TestHandOvers(t *testing.T) {
 	}
 	of := func(p, d *Engine, n int) float64 {
 		demand := m.Demand(0)
-		return m.HandOver(p, d) * demand.MoveSeconds(n, d.StepSeconds())
+		return m.HandOff(p, d) * demand.MoveSeconds(n, d.StepSeconds())
 	}
 	for _, n := range []int{100, 5000, 20_000} {
 		for _, x := range []struct {
@@ -435,13 +435,13 @@ func TestHandOvers(t *testing.T) {
 			}
 		}
 	}
-	if got := m.HandOver(p[0], d[2]); got > 1 {
+	if got := m.HandOff(p[0], d[2]); got > 1 {
 		t.Errorf("a new decode engine and a fast prefill engine: %v times; want 1 at most", got)
 	}
 	for range 2 * mostPairs {
 		m.Moved(m.NewEngine(), d[0], 100, .01)
 	}
-	if n := len(m.handOvers.pairs); n > mostPairs {
+	if n := len(m.handOffs.pairs); n > mostPairs {
 		t.Errorf("%d pairs are kept", n)
 	}
 }
@@ -467,8 +467,8 @@ func TestLongGaps(t *testing.T) {
 	}
 }
 
-// TestHandOverToBusyEngines: the first token waits for the step under way and for its own, so a hand-over to an engine with more streams takes longer.
-func TestHandOverToBusyEngines(t *testing.T) {
+// TestHandOffToBusyEngines: the first token waits for the step under way and for its own, so a hand-off to an engine with more streams takes longer.
+func TestHandOffToBusyEngines(t *testing.T) {
 	m := NewModel()
 	p, idle, busy := m.NewEngine(), m.NewEngine(), m.NewEngine()
 	for range 300 {

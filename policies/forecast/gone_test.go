@@ -14,7 +14,7 @@ func TestGonePairs(t *testing.T) {
 	learn()
 	a.Gone()
 	learn()
-	if _, kept := m.handOvers.pairs[[2]*Engine{b, c}]; !kept || len(m.handOvers.pairs) != 1 {
-		t.Errorf("%d pairs are kept, that of the other two %v; want that alone", len(m.handOvers.pairs), kept)
+	if _, kept := m.handOffs.pairs[[2]*Engine{b, c}]; !kept || len(m.handOffs.pairs) != 1 {
+		t.Errorf("%d pairs are kept, that of the other two %v; want that alone", len(m.handOffs.pairs), kept)
 	}
 }

@@ -24,7 +24,7 @@ type Model struct {
 	late       float64 // by how much times to the first token differ from what was predicted, in the mean of recent ones, as a part of the time
 	astray     float64 // by how much moves of conversations differed from what was predicted, in the mean of recent ones, as a part of the time
 
-	handOvers, migrations transfers
+	handOffs, migrations transfers
 }
 
 // What is thought of engines before anything was seen of any. It is soon of no importance.
@@ -49,7 +49,7 @@ const (
 // NewModel returns a model of whose engines nothing is known.
 func NewModel() *Model {
 	m := &Model{prompt: newFit(firstPrompt...), step: newFit(firstStep...), answer: firstAnswer, uncached: 1, late: firstLate, allowed: mostAllowed / 4, astray: firstAstray,
-		handOvers: newTransfers(handOver, firstMove), migrations: newTransfers(migration, firstMigration)}
+		handOffs: newTransfers(handOff, firstMove), migrations: newTransfers(migration, firstMigration)}
 	m.prompt.beside, m.step.beside = &m.step, &m.prompt
 	return m
 }
@@ -80,7 +80,7 @@ func (m *Model) Predicted(predicted, was float64) {
 
 // Demand is what is asked of the engines at a time.
 func (m *Model) Demand(now float64) policies.Demand {
-	move := m.handOvers.terms()
+	move := m.handOffs.terms()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return policies.Demand{Rate: m.arrivals.at(now)/recent + m.othersRate, Answer: m.answer, PromptFound: m.squares / max(m.computes, 1e-9), LongGaps: m.allowed, Error: m.late, Move: move}

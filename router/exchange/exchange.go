@@ -23,7 +23,7 @@ import (
 	"pdrouter/router/dispatch"
 	"pdrouter/router/fleet"
 	"pdrouter/router/fleet/health"
-	"pdrouter/router/handover"
+	"pdrouter/router/handoff"
 	"pdrouter/router/kvtransfer"
 	"pdrouter/router/leg"
 	"pdrouter/router/migration"
@@ -163,7 +163,7 @@ type Parts struct {
 	Reclaim     *reclaim.Reclaimer
 	Transfers   *kvtransfer.Transfers
 	Report      *report.Reporter
-	HandOvers   *handover.Watch  // of split requests
+	HandOffs    *handoff.Watch   // of split requests
 	Moves       *migration.Mover // keeps conversations to move them; nil: none are kept
 	Tokens      *tokens.Map      // learns the token ids of prompts whose engines publish their blocks; nil: nothing is learned
 }

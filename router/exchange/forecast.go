@@ -49,7 +49,7 @@ func (x *Exchange) observeTTFT() {
 // observeDecodeFirst learns from the time of decode's first token of a stream, which is what is predicted.
 func (x *Exchange) observeDecodeFirst(a *attempt, at time.Time) {
 	a.noted.Arrived()
-	x.observeHandOver(a, at)
+	x.observeHandOff(a, at)
 	if !x.Sum.Stream || x.Sum.Attempts != 1 {
 		return
 	}

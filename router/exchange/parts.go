@@ -14,5 +14,5 @@ func (x *Exchange) estimateParts(a *attempt) {
 	if n := a.prefill.Answer.PromptTokens; n > 0 { // speeds are learned by the tokens that were thought of, which may be others
 		uncached = w.Prompt * (n - a.prefill.Answer.Cached()) / n
 	}
-	x.Sum.Estimate(prefill.PromptSeconds(w.Prompt, uncached), x.m.Forecast.MoveSeconds(w.Moves)*x.m.Forecast.HandOver(prefill, decode), decode.StepSeconds())
+	x.Sum.Estimate(prefill.PromptSeconds(w.Prompt, uncached), x.m.Forecast.MoveSeconds(w.Moves)*x.m.Forecast.HandOff(prefill, decode), decode.StepSeconds())
 }

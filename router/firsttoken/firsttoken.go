@@ -61,7 +61,7 @@ func OfBody(b *openai.Body) (openai.Continued, Result) {
 	return c, Prefill
 }
 
-// Pair is what is known of the engines and of their hand-over. Zero stands for what is not known.
+// Pair is what is known of the engines and of their hand-off. Zero stands for what is not known.
 type Pair struct {
 	Handed                    connector.Handed // by prefill
 	PrefillBlock, DecodeBlock int              // tokens

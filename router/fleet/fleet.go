@@ -54,7 +54,7 @@ type Parts struct {
 	Handshakes *handshake.Registry                      // which pairs have shaken hands
 	Blocks     *blocks.Index                            // what engines say that they hold; nil: nobody asks
 	Tokens     *tokens.Map                              // the token ids of chats, which are looked for there; nil: none are known
-	Troubled   func() func(prefill, decode string) bool // which hand-overs go wrong now; may be nil, and so may what it returns
+	Troubled   func() func(prefill, decode string) bool // which hand-offs go wrong now; may be nil, and so may what it returns
 	Control    *http.Client                             // for the control routes of engines without TLS settings of their own
 	Log        *slog.Logger
 }

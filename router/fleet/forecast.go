@@ -85,9 +85,9 @@ func (k *Selection) forecast() *policies.Forecast {
 	return f
 }
 
-// HandOver is how many times as long as in the mean a hand-over from one of the model's engines to another takes.
-func (m *Model) HandOver(prefill, decode int) float64 {
-	return m.Forecast.HandOver(m.Prefill[prefill].Forecast(), m.Decode[decode].Forecast())
+// HandOff is how many times as long as in the mean a hand-off from one of the model's engines to another takes.
+func (m *Model) HandOff(prefill, decode int) float64 {
+	return m.Forecast.HandOff(m.Prefill[prefill].Forecast(), m.Decode[decode].Forecast())
 }
 
 func works(dst []policies.Work, engines []*Engine, now float64) []policies.Work {

@@ -38,7 +38,7 @@ func TestForecastWithoutPrompt(t *testing.T) {
 	}
 }
 
-// TestForecastOfGoneEngine: what is known of an engine's hand-overs to others is forgotten with the engine.
+// TestForecastOfGoneEngine: what is known of an engine's hand-offs to others is forgotten with the engine.
 func TestForecastOfGoneEngine(t *testing.T) {
 	p, err := policies.Parse("p.yaml", []byte("default: {policy: cost}"))
 	if err != nil {
@@ -48,13 +48,13 @@ func TestForecastOfGoneEngine(t *testing.T) {
 	was := fleetOf(t, ofEngines("a", "b"), parts, nil)
 	m, a, b := was.Models["m"].Forecast, was.Engine("a").Forecast(), was.Engine("b").Forecast()
 	m.Moved(a, b, 10, 1)
-	known := m.HandOver(a, b)
+	known := m.HandOff(a, b)
 	fleetOf(t, ofEngines("a", "b"), parts, was)
-	if got := m.HandOver(a, b); got != known {
+	if got := m.HandOff(a, b); got != known {
 		t.Errorf("after a reload the pair takes %v; want %v", got, known)
 	}
 	fleetOf(t, ofEngines("b"), parts, was)
-	if got := m.HandOver(a, b); got == known {
+	if got := m.HandOff(a, b); got == known {
 		t.Error("the pair is known still")
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"pdrouter/router/reclaim"
 )
 
-// HandOver sends a whole request of two tokens to two stock engines.
-func (h *Handshaker) HandOver(ctx context.Context, s *Snapshot, c *fleet.Pair) error {
+// HandOff sends a whole request of two tokens to two stock engines.
+func (h *Handshaker) HandOff(ctx context.Context, s *Snapshot, c *fleet.Pair) error {
 	p, err := h.newProbe(s, c)
 	if err != nil {
 		return err

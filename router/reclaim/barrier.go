@@ -50,7 +50,7 @@ func (r *Reclaimer) handedOver(ctx context.Context, m *Job, since time.Time, ask
 		ctx, cancel := context.WithTimeoutCause(r.tasks.Context(), barrierRequestTime, leg.ErrLate)
 		defer cancel()
 		c := &fleet.Pair{Model: m.model, Connector: m.conn, Prefill: m.Prefill, Decode: m.Decode}
-		err := m.Snapshot.HandOver(ctx, c)
+		err := m.Snapshot.HandOff(ctx, c)
 		if errors.Is(err, leg.ErrTransferLate) { // as when a request's does not come
 			r.pairs.ForgetPair(fleet.StockRuns(m.Prefill, m.Decode))
 			r.pairs.Schedule()

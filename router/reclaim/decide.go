@@ -122,7 +122,7 @@ func (o decodeHeld) cannotNotify() Cause {
 	return CauseNone
 }
 
-// PrefillHeld is what is known of KV that prefill holds for a request whose hand-over is over. It decides how the KV is freed.
+// PrefillHeld is what is known of KV that prefill holds for a request whose hand-off is over. It decides how the KV is freed.
 type PrefillHeld struct {
 	agent        bool // the gateway has an agent of its own
 	Answered     bool // prefill has answered, and its answer has the id that it uses for the request

@@ -108,7 +108,7 @@ func (f *freeing) next(ctx context.Context) (done bool) {
 	return false
 }
 
-// runEnded notes that prefill's run is over, or will never write, and how the hand-over ended by that.
+// runEnded notes that prefill's run is over, or will never write, and how the hand-off ended by that.
 func (f *freeing) runEnded(ending string) { f.ending, f.held.run = ending, runOver }
 
 func (f *freeing) checkRun(ctx context.Context) {
@@ -171,7 +171,7 @@ func (f *freeing) look(ctx context.Context) {
 func (f *freeing) awaitFlush(ctx context.Context) (done bool) {
 	m, o := f.m, &f.held
 	switch {
-	case !f.awaitHandOver(ctx, m):
+	case !f.awaitHandOff(ctx, m):
 		f.checkRun(ctx)
 	case m.OpenLeg.TookAll(): // it was only slow
 		return true
@@ -195,13 +195,13 @@ func (r *Reclaimer) begun(ctx context.Context, m *Job) bool {
 	return r.wait(ctx, m.Snapshot, m.Decode, m.model, m.Closed) && !m.OpenLeg.State().Resolved()
 }
 
-// handOverWithin bounds one wait for a hand-over. After it the liveness of prefill's run is checked.
-const handOverWithin = 2*BarrierAfter + time.Second
+// handOffWithin bounds one wait for a hand-off. After it the liveness of prefill's run is checked.
+const handOffWithin = 2*BarrierAfter + time.Second
 
-// awaitHandOver waits until a whole later request was handed over between the two engines, or decode's leg has brought tokens, and reports
+// awaitHandOff waits until a whole later request was handed over between the two engines, or decode's leg has brought tokens, and reports
 // whether one of them happened.
-func (r *Reclaimer) awaitHandOver(ctx context.Context, m *Job) bool {
-	ctx, cancel := context.WithTimeout(ctx, handOverWithin)
+func (r *Reclaimer) awaitHandOff(ctx context.Context, m *Job) bool {
+	ctx, cancel := context.WithTimeout(ctx, handOffWithin)
 	defer cancel()
 	asks := !m.Probe || r.pairs.Ready(fleet.StockRuns(m.Prefill, m.Decode))
 	return r.handedOver(ctx, m, m.Closed, asks) || m.OpenLeg.TookAll()

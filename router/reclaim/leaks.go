@@ -185,7 +185,7 @@ func (l *Leaks) AtMost(e *fleet.Engine, said, blocks int, now time.Time) (freed 
 	return freed
 }
 
-// Freed counts leaked KV that was freed: how the hand-over ended, and what freed it.
+// Freed counts leaked KV that was freed: how the hand-off ended, and what freed it.
 type Freed struct {
 	Ending string // prefill_lost, prefill_restarted, prefill_waits, not_taken, nothing_handed_off, answered
 	By     string // asked_again, notify_prefill, notify_decode, decode_leg, restart

@@ -37,8 +37,8 @@ type Snapshot struct {
 	Timeouts config.Timeouts
 	Agent    Agent         // nil: no engine can be told anything
 	Stock    monitor.Stock // asks engines which run they are; nil: they are not asked
-	// HandOver sends a whole request of the gateway's own to the two engines of a pair, and returns when decode has answered it.
-	HandOver func(ctx context.Context, c *fleet.Pair) error
+	// HandOff sends a whole request of the gateway's own to the two engines of a pair, and returns when decode has answered it.
+	HandOff func(ctx context.Context, c *fleet.Pair) error
 }
 
 // Reclaimer frees KV that ended requests leak at stock engines. It is safe for concurrent use. For each request it uses the snapshot that
@@ -89,7 +89,7 @@ const (
 	unlikely           // most likely it is not: then nothing is counted
 )
 
-// NewJob returns the job that frees what a hand-over between these engines may leak.
+// NewJob returns the job that frees what a hand-off between these engines may leak.
 func NewJob(s *Snapshot, h *connector.Handoff, conn connector.Connector, model string, p, d *fleet.Engine) *Job {
 	return &Job{Snapshot: s, Handoff: *h, conn: conn, model: model, Prefill: p, Decode: d, run: d.ChannelReport().Run, Closed: time.Now()}
 }

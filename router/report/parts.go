@@ -32,9 +32,9 @@ type estimates struct {
 
 // Estimate notes how long what cannot be seen is thought to take, in seconds, whatever waits before it: computing the prompt; from prefill's answer to
 // decode's first token, as usual for the pair; and decode's first step. The first token has come.
-func (s *Summary) Estimate(prompt, handOver, step float64) {
+func (s *Summary) Estimate(prompt, handOff, step float64) {
 	_, prefill, rest := s.seen()
-	s.estimates = estimates{shareOf(prompt, prefill), shareOf(max(0, handOver-step), rest), shareOf(step, rest)}
+	s.estimates = estimates{shareOf(prompt, prefill), shareOf(max(0, handOff-step), rest), shareOf(step, rest)}
 }
 
 // EstimateTransfer notes how much longer than usual the path between the engines has taken. It is for after Estimate.

@@ -48,12 +48,12 @@ type Shown struct {
 	Summary
 	Stages map[string]float64 `json:"stage_seconds"` // those that were reached
 	First  []FirstTokenPart   `json:"first_token_parts,omitempty"`
-	// HandOver is what decode has received of the prompt; nil where the request was not split, or decode does not say.
-	HandOver *HandOver `json:"hand_over,omitempty"`
+	// HandOff is what decode has received of the prompt; nil where the request was not split, or decode does not say.
+	HandOff *HandOff `json:"hand_off,omitempty"`
 }
 
-// HandOver is how many of a prompt's tokens decode should have received, and how many it says that it did not have to compute.
-type HandOver struct {
+// HandOff is how many of a prompt's tokens decode should have received, and how many it says that it did not have to compute.
+type HandOff struct {
 	Expected int32 `json:"expected_tokens"`
 	Cached   int32 `json:"counted_cached_tokens"`
 }
@@ -62,7 +62,7 @@ type HandOver struct {
 func (s *Summary) Shown() Shown {
 	out := Shown{Summary: *s, Stages: map[string]float64{}, First: s.FirstTokenParts()}
 	if s.Prefill != "" && s.DecodeCachedTokens >= 0 && s.PromptTokens > 0 {
-		out.HandOver = &HandOver{s.PromptTokens, s.DecodeCachedTokens}
+		out.HandOff = &HandOff{s.PromptTokens, s.DecodeCachedTokens}
 	}
 	for i, took := range s.Phases.Stages() {
 		if took >= 0 {

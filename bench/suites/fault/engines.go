@@ -165,7 +165,7 @@ func (e *faultEngine) write(w http.ResponseWriter, p pushParams) {
 // generate is a decode leg: it registers its blocks and waits until they are written, or nobody wants the answer. A stream goes on
 // for ever.
 func (e *faultEngine) generate(w http.ResponseWriter, q *http.Request, p pushParams) {
-	if p.KV.Transfer != "" { // else it is no part of a hand-over: the gateway asks engines so what they are
+	if p.KV.Transfer != "" { // else it is no part of a hand-off: the gateway asks engines so what they are
 		select {
 		case <-e.stage.register(p.KV.Transfer):
 		case <-q.Context().Done():

@@ -71,7 +71,7 @@ func TestFaultEnginesHoldBlocks(t *testing.T) {
 		}
 	}
 	if status, err := leg(t.Context(), s.decode, ""); status != http.StatusOK || err != nil || s.left() != 0 {
-		t.Errorf("a request that is no part of a hand-over: %d, %v, and %d transfers are held", status, err, s.left())
+		t.Errorf("a request that is no part of a hand-off: %d, %v, and %d transfers are held", status, err, s.left())
 	}
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan error, 1)

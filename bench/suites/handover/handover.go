@@ -33,7 +33,7 @@ func Suite() harness.Suite {
 			}
 			push, err := handover(ctx, r, "vllm-nixl-push")
 			if err == nil && pull.took > 0 && push.took > 0 {
-				r.Report.Notes = append(r.Report.Notes, fmt.Sprintf("Push saves %.2f ms of pull's hand-over (%.2f ms of %.2f ms, medians of pdrouter's requests): decode is asked %.1f ms before prefill has finished, with pull %.2f ms after it, so its leg is read, tokenised and given its blocks while prefill runs.",
+				r.Report.Notes = append(r.Report.Notes, fmt.Sprintf("Push saves %.2f ms of pull's hand-off (%.2f ms of %.2f ms, medians of pdrouter's requests): decode is asked %.1f ms before prefill has finished, with pull %.2f ms after it, so its leg is read, tokenised and given its blocks while prefill runs.",
 					pull.took-push.took, push.took, pull.took, push.early, -pull.early))
 			}
 			return err
@@ -41,13 +41,13 @@ func Suite() harness.Suite {
 	}
 }
 
-// The requests of a hand-over.
+// The requests of a hand-off.
 const (
 	handoverPrompt = 2048 // tokens
 	handoverAnswer = 3
 )
 
-// handedOver is medians of all hand-overs through pdrouter, in ms: what they took, and how long before prefill's end decode was
+// handedOver is medians of all hand-offs through pdrouter, in ms: what they took, and how long before prefill's end decode was
 // asked.
 type handedOver struct{ took, early float64 }
 
@@ -143,7 +143,7 @@ func oneHandover(ctx context.Context, m *harness.SimStage, ask handoverClient) (
 		return none, err
 	}
 	if len(r.Handovers) != 1 {
-		return none, fmt.Errorf("%w: one request was %d hand-overs", load.ErrVoid, len(r.Handovers))
+		return none, fmt.Errorf("%w: one request was %d hand-offs", load.ErrVoid, len(r.Handovers))
 	}
 	h := r.Handovers[0]
 	in := func(d int64) float64 { return float64(d) / float64(time.Millisecond) }

@@ -23,7 +23,7 @@ import (
 	"pdrouter/metadata/client"
 )
 
-// ReferenceSuite measures a hand-over over pdrouter's own plane, with KV that is really moved, between engines whose
+// ReferenceSuite measures a hand-off over pdrouter's own plane, with KV that is really moved, between engines whose
 // computing is modelled.
 func ReferenceSuite() harness.Suite {
 	return harness.Suite{
@@ -168,7 +168,7 @@ func alone(ctx context.Context, f *pair.GatewayFleet) (*harness.Child, error) {
 	return c, nil
 }
 
-// streamsOf is a system: as many streams as fit into a round, each with its own prompt and so many hand-overs. Its figures are
+// streamsOf is a system: as many streams as fit into a round, each with its own prompt and so many hand-offs. Its figures are
 // medians.
 func streamsOf(f *pair.GatewayFleet, of string, split int, ask handoverClient) harness.System {
 	return harness.System{Of: of, Round: func(ctx context.Context, d time.Duration) (harness.Sample, error) {

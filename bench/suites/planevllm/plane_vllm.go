@@ -15,7 +15,7 @@ import (
 
 // Suite measures pdrouter's plane inside vLLM beside vLLM's own connector.
 func Suite() harness.Suite {
-	return harness.Suite{Name: "plane/vllm", Brief: "vLLM with pdrouter's plane beside vLLM with NixlPushConnector: hand-over, CPU time, rest, first request", Run: measurePlaneVLLM}
+	return harness.Suite{Name: "plane/vllm", Brief: "vLLM with pdrouter's plane beside vLLM with NixlPushConnector: hand-off, CPU time, rest, first request", Run: measurePlaneVLLM}
 }
 
 // The sizes of the suite.
@@ -34,7 +34,7 @@ const (
 	rowFirst = "first request"
 )
 
-func rowHandover(tokens int) string { return fmt.Sprintf("hand-over, %d tokens", tokens) }
+func rowHandover(tokens int) string { return fmt.Sprintf("hand-off, %d tokens", tokens) }
 func rowRequest(tokens int) string  { return fmt.Sprintf("request, %d tokens", tokens) }
 
 // planeVLLM is a run of the suite: both pairs, pdrouter's first.
@@ -78,7 +78,7 @@ func measurePlaneVLLM(ctx context.Context, r *harness.Run) (err error) {
 		return err
 	}
 	s := &planeVLLM{Run: r}
-	r.Report.Settings = fmt.Sprintf("%d starts; %d hand-overs, %d rounds of requests and %d of rest of each, in turns", starts, max(r.Rounds, stock.StockRounds), r.Rounds, s.few())
+	r.Report.Settings = fmt.Sprintf("%d starts; %d hand-offs, %d rounds of requests and %d of rest of each, in turns", starts, max(r.Rounds, stock.StockRounds), r.Rounds, s.few())
 	for i := range starts {
 		if err := s.started(ctx, i == starts-1, python, model); err != nil {
 			return err

@@ -49,7 +49,7 @@ const queuesYield = 2 * time.Second
 
 const vllmWhere = "prefill on one CPU, decode on another"
 
-// handovers measures hand-overs of prompts of so many tokens, in pairs.
+// handovers measures hand-offs of prompts of so many tokens, in pairs.
 func (s *planeVLLM) handovers(ctx context.Context, tokens int) error {
 	c := harness.Comparison{Name: rowHandover(tokens), Where: vllmWhere, Metrics: []harness.Metric{{What: "prefill's answer to first event", Unit: "ms"}, {What: "TTFT", Unit: "ms"}}}
 	if !s.Wants(c.Name) {

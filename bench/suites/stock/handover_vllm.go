@@ -22,7 +22,7 @@ import (
 	"pdrouter/bench/sim"
 )
 
-// Suite measures the hand-over of stock vLLM on its CPU backend.
+// Suite measures the hand-off of stock vLLM on its CPU backend.
 func Suite() harness.Suite {
 	return harness.Suite{
 		Name:  "handover/vllm",

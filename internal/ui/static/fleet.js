@@ -59,8 +59,8 @@ export function showEngines(s, managed, change) {
     tr.dataset.engine = e.name;
     say(c.place, [...new Set((e.places ?? []).map((p) => `${p.role} of ${p.model}`))].join(', '));
     badge(c.state.firstElementChild, e.state);
-    show(c.state.children[1], Boolean(e.hand_overs?.recomputing));
-    say(c.state.lastElementChild, [e.why, e.hand_overs?.recomputing ? 'it computes prompts that it should receive' : '', e.share < 1 && e.state === 'slow_start' ? `${Math.round(100 * e.share)} % of its requests` : '', e.events === false ? 'no event stream' : ''].filter(Boolean).join(' · '));
+    show(c.state.children[1], Boolean(e.hand_offs?.recomputing));
+    say(c.state.lastElementChild, [e.why, e.hand_offs?.recomputing ? 'it computes prompts that it should receive' : '', e.share < 1 && e.state === 'slow_start' ? `${Math.round(100 * e.share)} % of its requests` : '', e.events === false ? 'no event stream' : ''].filter(Boolean).join(' · '));
     say(c.load, e.in_flight);
     say(c.own, e.load ? `${e.load.running}, ${e.load.waiting}` : '');
     const leaks = e.load?.kv_use === undefined ? [] : [`${Math.round(100 * e.load.kv_use)} % in use`];
@@ -86,15 +86,15 @@ export function showPairs(s) {
   say($('#pairs [data-summary]'), s.pairs_total === 0 ? 'No engines need each other here.'
     : `${s.pairs_warm} of ${s.pairs_total} are ready.${s.pairs.length < s.pairs_total ? ` The first ${s.pairs.length} are shown.` : ''}`);
   list($('#pairs tbody'), s.pairs, (p) => `${p.model} ${p.prefill} ${p.decode}`, (p) => {
-    const tr = row([['prefill', 'Prefill'], ['decode', 'Decode'], ['state'], ['took', 'Hand-over', 'n'], ['moved', 'KV moved', 'n']]);
+    const tr = row([['prefill', 'Prefill'], ['decode', 'Decode'], ['state'], ['took', 'Hand-off', 'n'], ['moved', 'KV moved', 'n']]);
     tr.byName.prefill.append(p.prefill);
     tr.byName.decode.append(p.decode);
     tr.byName.state.append(newBadge('ready'), h('div', { class: 'why' }));
     return tr;
   }, (tr, p) => {
     badge(tr.byName.state.firstElementChild, stateOf(p));
-    say(tr.byName.state.lastElementChild, p.slow && p.warm ? `hand-overs take ${p.times_as_long.toFixed(1)} times as long as usual` : [p.reason, p.why].filter(Boolean).join(': '));
-    say(tr.byName.took, p.hand_over_seconds ? seconds(p.hand_over_seconds) : '');
+    say(tr.byName.state.lastElementChild, p.slow && p.warm ? `hand-offs take ${p.times_as_long.toFixed(1)} times as long as usual` : [p.reason, p.why].filter(Boolean).join(': '));
+    say(tr.byName.took, p.hand_off_seconds ? seconds(p.hand_off_seconds) : '');
     say(tr.byName.moved, p.bytes ? bytes(p.bytes) : '');
   });
   show($('#pairs table'), s.pairs.length > 0);

@@ -57,7 +57,7 @@ function fields(r) {
     ['Why it waited', r.waited], ['Attempts', r.attempts > 1 ? r.attempts : ''], ['Time', `${spelled(r)}; ${seconds(total(r))} in all`],
     ['Predicted first token', r.predicted_seconds ? seconds(r.predicted_seconds) : ''],
     ['Tokens', r.prompt_tokens && `${r.prompt_tokens} in the prompt, ${r.cached_tokens} of them cached (predicted ${r.predicted_cached_tokens}), ${r.output_tokens} answered`], ['Trace', r.trace_id],
-    ['Prompt at decode', r.hand_over && `${r.hand_over.counted_cached_tokens} of ${r.hand_over.expected_tokens} tokens came, as decode counts; it computed the others`],
+    ['Prompt at decode', r.hand_off && `${r.hand_off.counted_cached_tokens} of ${r.hand_off.expected_tokens} tokens came, as decode counts; it computed the others`],
     ['Late', r.late ? 'from prefill’s answer to the first token it took more than three times as long as usual for the pair' : ''], ['KV transfer', books], ['Conversation moved before', r.conversation_move ? moveOf(r.conversation_move) : ''], ['KV leaked', r.leaked ? 'an engine may hold blocks until a lease ends' : ''],
     ['Shadow policy', r.shadow ? `${r.shadow.result}: ${r.shadow.prefill} ${r.shadow.decode} ${r.shadow.why}` : ''],
     ['Continued', r.continued ? `${r.continued} times` : r.not_continued],

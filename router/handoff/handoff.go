@@ -1,7 +1,7 @@
-// Package handover watches the hand-overs of split requests for two things that no error shows: a decode engine that computes prompts whose KV it
-// should have received, and a pair of engines whose hand-overs have become slow. It takes times and reads no clock. Package exchange tells it what it
+// Package handoff watches the hand-offs of split requests for two things that no error shows: a decode engine that computes prompts whose KV it
+// should have received, and a pair of engines whose hand-offs have become slow. It takes times and reads no clock. Package exchange tells it what it
 // saw of each request; package router has it judge, logs what begins and ends, and shows it.
-package handover
+package handoff
 
 import (
 	"cmp"
@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// HandOver is what is known of a hand-over when decode's first token is here.
-type HandOver struct {
+// HandOff is what is known of a hand-off when decode's first token is here.
+type HandOff struct {
 	Model, Prefill, Decode string
 
 	Tokens    int           // of the prompt
@@ -28,7 +28,7 @@ const (
 	recent  = 30 * time.Second // how long what was counts as recent: by then it counts a third
 	history = 10 * time.Minute // likewise as the pair's usual time
 	few     = 3                // of what is recent, what is judged by at least
-	learned = 20               // hand-overs by which what is usual is known
+	learned = 20               // hand-offs by which what is usual is known
 
 	begins, ends = .5, .2 // share of bad requests
 	suspected    = .1     // from this share on it is not said that a pair is slow: that may be why
@@ -36,9 +36,9 @@ const (
 	minComputed = 128 // tokens: less is the rest of a block that cannot be handed over
 
 	slow, again = 3, 2                  // times as long as usual: becomes slow, is not slow any more
-	outlier     = 8                     // times as long as usual: a hand-over counts as no more
+	outlier     = 8                     // times as long as usual: a hand-off counts as no more
 	minExcess   = 20 * time.Millisecond // what a slow pair takes more, in the mean
-	forgotten   = 5 * time.Minute       // without a hand-over nothing is held against an engine or a pair any more
+	forgotten   = 5 * time.Minute       // without a hand-off nothing is held against an engine or a pair any more
 	settled     = time.Hour             // a pair that has been slow for so long is measured anew; see pair.usual
 
 	maxPairs = 1 << 16
@@ -88,7 +88,7 @@ func (e *engine) fade(now time.Time) {
 	e.good, e.bad, e.soon, e.late = k*e.good, k*e.bad, k*e.soon, k*e.late
 }
 
-// times are hand-overs: how many, the seconds that they took, and those that they take in the mean of the model.
+// times are hand-offs: how many, the seconds that they took, and those that they take in the mean of the model.
 type times struct {
 	fading
 	n, took, expected float64
@@ -100,7 +100,7 @@ func (t *times) fade(now time.Time, over time.Duration) {
 	t.n, t.took, t.expected, t.whole = k*t.n, k*t.took, k*t.expected, k*t.whole
 }
 
-// add adds a hand-over, which counts at most as most.
+// add adds a hand-off, which counts at most as most.
 func (t *times) add(took, most, expected float64) {
 	t.n, t.took, t.expected, t.whole = t.n+1, t.took+min(took, most), t.expected+expected, t.whole+took
 }
@@ -117,7 +117,7 @@ func (t *times) ratio() float64 {
 type pair struct {
 	model string
 	late  times // recent ones
-	// usual is its history. A hand-over that takes more than slow times as long does not change it, and while the pair is slow none does, so that
+	// usual is its history. A hand-off that takes more than slow times as long does not change it, and while the pair is slow none does, so that
 	// what is usual does not grow with a fault. A pair that has been slow for the time settled is measured anew: it stays slow if other pairs of
 	// the model are faster, and else what it takes now becomes usual.
 	usual      times
@@ -148,14 +148,14 @@ func (p *pair) usually() float64 {
 	return max(p.usual.ratio(), p.others)
 }
 
-// Seen is what one hand-over shows.
+// Seen is what one hand-off shows.
 type Seen struct {
 	Late bool          // it took more than three times as long as usual, and a client may notice
 	Path time.Duration // what it took more than usual, if the pair is slow and its engines with others are not: then it is the path between them
 }
 
-// FirstToken notes a hand-over whose first token has come.
-func (w *Watch) FirstToken(now time.Time, o HandOver) (seen Seen) {
+// FirstToken notes a hand-off whose first token has come.
+func (w *Watch) FirstToken(now time.Time, o HandOff) (seen Seen) {
 	took := o.Took.Seconds()
 	if took <= 0 || o.Tokens <= 0 {
 		return seen
@@ -233,7 +233,7 @@ func (w *Watch) engine(name string, now time.Time) *engine {
 	return e
 }
 
-func (w *Watch) pair(o HandOver) *pair {
+func (w *Watch) pair(o HandOff) *pair {
 	key := [2]string{o.Prefill, o.Decode}
 	p := w.pairs[key]
 	if p == nil {
@@ -254,9 +254,9 @@ type Change struct {
 	Prefill string // "": it is about the engine Decode, not about a pair
 	Decode  string
 	Begins  bool
-	Times   float64       // of a pair: how many times as long as usual its hand-overs take
+	Times   float64       // of a pair: how many times as long as usual its hand-offs take
 	Share   float64       // of an engine: the part of its recent prompts that it computed
-	Seconds float64       // of a pair: its recent hand-overs, in the mean
+	Seconds float64       // of a pair: its recent hand-offs, in the mean
 	Lasted  time.Duration // where it ends: how long it was so
 }
 
@@ -324,7 +324,7 @@ func (w *Watch) publish() {
 	w.troubled.Store(t)
 }
 
-// Troubled returns what says of a prefill and a decode engine whether their hand-overs are slow, or the decode engine computes prompts; nil while
+// Troubled returns what says of a prefill and a decode engine whether their hand-offs are slow, or the decode engine computes prompts; nil while
 // that is so of none. It takes no lock.
 func (w *Watch) Troubled() func(prefill, decode string) bool {
 	t := w.troubled.Load()
@@ -334,7 +334,7 @@ func (w *Watch) Troubled() func(prefill, decode string) bool {
 	return func(prefill, decode string) bool { return t.engines[decode] || t.pairs[[2]string{prefill, decode}] }
 }
 
-// forgetRecent forgets how long recent hand-overs to an engine took: it has computed meanwhile.
+// forgetRecent forgets how long recent hand-offs to an engine took: it has computed meanwhile.
 func (w *Watch) forgetRecent(decode string) {
 	for key, p := range w.pairs {
 		if key[1] == decode {
@@ -368,12 +368,12 @@ func (e *engine) judged(now time.Time, from partners) (is bool, share float64) {
 // share is the part of the recent prompts that the engine has computed, where that is certain.
 func (e *engine) share() float64 { return e.bad / max(e.good+e.bad, 1e-9) }
 
-// partners are the engines of the other role with which an engine has had hand-overs lately, and how many of these pairs are slow.
+// partners are the engines of the other role with which an engine has had hand-offs lately, and how many of these pairs are slow.
 type partners struct{ all, slow int }
 
 // slowPairs judges by time alone which pairs are slow (pair.slowByTime), and returns for each decode and each prefill engine how many of its pairs are.
 func (w *Watch) slowPairs(now time.Time) (decode, prefill map[string]partners) {
-	ratios, sound := map[string][]float64{}, map[string][]float64{} // of pairs that have recent hand-overs, by model
+	ratios, sound := map[string][]float64{}, map[string][]float64{} // of pairs that have recent hand-offs, by model
 	for key, p := range w.pairs {
 		if p.fade(now); p.late.n >= few {
 			ratios[p.model] = append(ratios[p.model], p.late.ratio())

@@ -31,9 +31,9 @@ func admitted(t testing.TB, g *pdkvtest.Gateway, p, d *engine) kvplane.TransferI
 
 func list(ids ...int32) []kvplane.BlockList { return []kvplane.BlockList{{Blocks: ids}} }
 
-// TestHandOver: the blocks of a prefill engine land in those of a decode engine of another size, once each of their ranks
+// TestHandOff: the blocks of a prefill engine land in those of a decode engine of another size, once each of their ranks
 // has been told and heard through bytes alone; the control routes tell the count.
-func TestHandOver(t *testing.T) {
+func TestHandOff(t *testing.T) {
 	for _, tp := range [][2]int{{1, 1}, {2, 1}, {1, 2}} {
 		g := pdkvtest.NewGateway(t)
 		p, d := newEngine(t, g, "prefill-0", metadata.Prefill, tp[0], ""), newEngine(t, g, "decode-0", metadata.Decode, tp[1], "")

@@ -1,4 +1,4 @@
-"""Two engines of the connector's own code hand KV over through the real library: hand_over.py LIBRARY PLAN. PLAN is a JSON file with
+"""Two engines of the connector's own code hand KV over through the real library: hand_off.py LIBRARY PLAN. PLAN is a JSON file with
 the gateway, the engines' tokens and generations, the seed, whether the cache is latent (MLA: one head, of which every rank has a copy),
 and a transfer id with both tickets for each request.
 

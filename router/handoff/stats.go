@@ -1,4 +1,4 @@
-package handover
+package handoff
 
 import (
 	"cmp"
@@ -13,12 +13,12 @@ type EngineStats struct {
 	Prompts     [Signs]uint64 `json:"-"`           // that it has computed since the start, by how that was seen
 }
 
-// PairStats is what is known of a pair that has had hand-overs lately.
+// PairStats is what is known of a pair that has had hand-offs lately.
 type PairStats struct {
 	Prefill string  `json:"prefill"`
 	Decode  string  `json:"decode"`
 	Slow    bool    `json:"-"`
-	Seconds float64 `json:"seconds"`       // of its recent hand-overs, in the mean
+	Seconds float64 `json:"seconds"`       // of its recent hand-offs, in the mean
 	Times   float64 `json:"times_as_long"` // as usual; 0 if what is usual is not known. It is large too while decode computes prompts, which is not Slow
 }
 
@@ -33,7 +33,7 @@ func (w *Watch) Engine(name string) *EngineStats {
 	return &EngineStats{Recomputing: e.recomputing, Prompts: e.prompts}
 }
 
-// Pairs returns the pairs that have had hand-overs lately, by name.
+// Pairs returns the pairs that have had hand-offs lately, by name.
 func (w *Watch) Pairs(now time.Time) []PairStats {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -20,7 +20,7 @@ type transfers struct {
 type transferKind uint8
 
 const (
-	handOver  transferKind = iota // from prefill's end to decode's first token
+	handOff   transferKind = iota // from prefill's end to decode's first token
 	migration                     // of a conversation, by two requests of one token
 	transferKinds
 )
@@ -41,7 +41,7 @@ const (
 
 // Moved notes the seconds between the end of a prompt at one engine and the first token from another, which lacked so many of its tokens.
 func (m *Model) Moved(from, to *Engine, tokens int, seconds float64) {
-	m.handOvers.learn(from, to, tokens, seconds)
+	m.handOffs.learn(from, to, tokens, seconds)
 }
 
 // Migrated notes the seconds in which a conversation's KV was moved from one engine to another, without those in which either had others to serve.
@@ -96,7 +96,7 @@ func (h *transfers) learn(from, to *Engine, tokens int, seconds float64) (expect
 
 // Gone notes that the engine is of no configuration any more: what is known of its pairs is forgotten, and nothing is learned of them.
 func (e *Engine) Gone() {
-	both := [...]*transfers{&e.model.handOvers, &e.model.migrations}
+	both := [...]*transfers{&e.model.handOffs, &e.model.migrations}
 	for _, h := range both {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -112,8 +112,8 @@ func (h *transfers) slowerLocked(from, to *Engine) float64 {
 	return max(from.ends[h.kind].sends.value(), to.ends[h.kind].receives.value())
 }
 
-// HandOver is how many times as long as in the mean of the model's engines a hand-over from one engine to another takes.
-func (m *Model) HandOver(from, to *Engine) float64 { return m.handOvers.slower(from, to) }
+// HandOff is how many times as long as in the mean of the model's engines a hand-off from one engine to another takes.
+func (m *Model) HandOff(from, to *Engine) float64 { return m.handOffs.slower(from, to) }
 
 // slower is how many times as long as in the mean a transfer from one engine to another takes.
 func (h *transfers) slower(from, to *Engine) float64 {
@@ -128,9 +128,9 @@ func (h *transfers) slower(from, to *Engine) float64 {
 	return h.slowerLocked(from, to)
 }
 
-// MoveSeconds is how long a hand-over of so many tokens to an engine without streams takes, in the mean of pairs.
+// MoveSeconds is how long a hand-off of so many tokens to an engine without streams takes, in the mean of pairs.
 func (m *Model) MoveSeconds(tokens int) float64 {
-	return m.handOvers.expected(tokens, m.stepSeconds(0, 0))
+	return m.handOffs.expected(tokens, m.stepSeconds(0, 0))
 }
 
 // moveTerms are policies.MoveTerms.

@@ -1,4 +1,4 @@
-package handover
+package handoff
 
 import (
 	"math"
@@ -18,7 +18,7 @@ func (f *fading) factor(now time.Time, over time.Duration) float64 {
 	return math.Exp(-float64(past) / float64(over))
 }
 
-// line is the seconds of a model's hand-overs by the tokens of their prompts: a straight line through those of the last minutes.
+// line is the seconds of a model's hand-offs by the tokens of their prompts: a straight line through those of the last minutes.
 type line struct {
 	fading
 	n, x, y, xx, xy float64
@@ -29,7 +29,7 @@ func (l *line) fade(now time.Time) {
 	l.n, l.x, l.y, l.xx, l.xy = k*l.n, k*l.x, k*l.y, k*l.xx, k*l.xy
 }
 
-// of is what a hand-over of so many tokens takes, or what one has taken if none was seen before.
+// of is what a hand-off of so many tokens takes, or what one has taken if none was seen before.
 func (l *line) of(tokens, took float64) float64 {
 	if l.n < 1e-6 {
 		return took

@@ -3,23 +3,23 @@ package exchange
 import (
 	"time"
 
-	"pdrouter/router/handover"
+	"pdrouter/router/handoff"
 )
 
-// observeHandOver notes how long after prefill's answer the first token of a stream has come.
-func (x *Exchange) observeHandOver(a *attempt, at time.Time) {
+// observeHandOff notes how long after prefill's answer the first token of a stream has come.
+func (x *Exchange) observeHandOff(a *attempt, at time.Time) {
 	p := &x.Sum.Phases
 	if !a.split || !x.Sum.Stream || p.Prefill == 0 || p.DecodeFirst() <= p.Prefill {
 		return
 	}
-	o := handover.HandOver{Model: x.m.Name, Prefill: a.prefill.Engine.Name, Decode: a.decode.Engine.Name, Tokens: x.b.PromptTokens(), Took: p.DecodeFirst() - p.Prefill}
+	o := handoff.HandOff{Model: x.m.Name, Prefill: a.prefill.Engine.Name, Decode: a.decode.Engine.Name, Tokens: x.b.PromptTokens(), Took: p.DecodeFirst() - p.Prefill}
 	if n := a.prefill.Answer.PromptTokens; n > 0 {
 		o.Tokens = n
 	}
 	if computed := o.Tokens - a.prefill.Answer.Cached(); computed > 0 {
 		o.Computing = time.Duration(float64(p.Prefill-p.Pair) * float64(o.Tokens) / float64(computed))
 	}
-	seen := x.all.HandOvers.FirstToken(at, o)
+	seen := x.all.HandOffs.FirstToken(at, o)
 	x.Sum.Late = seen.Late
 	x.Sum.EstimateTransfer(seen.Path)
 }
@@ -41,8 +41,8 @@ func (x *Exchange) observeRecompute(now time.Time) {
 	decode := a.decode.Engine.Name
 	switch {
 	case x.Sum.Phases.FirstToken > 0 && t.Publishes && x.all.Report.Transfers.Failed(a.h.Transfer):
-		x.all.HandOvers.Answered(now, decode)
+		x.all.HandOffs.Answered(now, decode)
 	case x.Sum.DecodeCachedTokens >= 0:
-		x.all.HandOvers.Counted(now, decode, x.usage.Prompt, int(x.Sum.DecodeCachedTokens))
+		x.all.HandOffs.Counted(now, decode, x.usage.Prompt, int(x.Sum.DecodeCachedTokens))
 	}
 }

@@ -1,4 +1,4 @@
-package handover
+package handoff
 
 import (
 	"fmt"
@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// world is engines whose hand-overs are modelled, in virtual time.
+// world is engines whose hand-offs are modelled, in virtual time.
 type world struct {
 	w       *Watch
 	now     time.Time
 	r       *rand.Rand
-	factor  func(prefill, decode string) float64 // of the time of a hand-over
+	factor  func(prefill, decode string) float64 // of the time of a hand-off
 	changes []string
 	seen    map[string]Seen // the latest of each pair
 	lasted  time.Duration   // of the latest change
@@ -36,7 +36,7 @@ func (x *world) run(d, every time.Duration, pairs []string, also func(decode str
 				prefill, decode, _ := strings.Cut(pair, ">")
 				tokens := 500 + x.r.IntN(8000)
 				took := (.005 + 4e-6*float64(tokens)) * x.factor(prefill, decode) * (.7 + .6*x.r.Float64())
-				x.seen[pair] = x.w.FirstToken(x.now, HandOver{Model: "m", Prefill: prefill, Decode: decode, Tokens: tokens,
+				x.seen[pair] = x.w.FirstToken(x.now, HandOff{Model: "m", Prefill: prefill, Decode: decode, Tokens: tokens,
 					Took: time.Duration(took * float64(time.Second)), Computing: time.Duration(float64(tokens) * 5e-5 * float64(time.Second))})
 				if also != nil {
 					also(decode, tokens)
@@ -68,7 +68,7 @@ func (x *world) want(t *testing.T, want ...string) {
 
 var four = []string{"p0>d0", "p0>d1", "p1>d0", "p1>d1"}
 
-// TestFault70SlowPair: a pair whose hand-overs take five times as long is found within a minute, also if it is the only one, and its end too.
+// TestFault70SlowPair: a pair whose hand-offs take five times as long is found within a minute, also if it is the only one, and its end too.
 // Nothing else is said to be slow.
 func TestFault70SlowPair(t *testing.T) {
 	for name, pairs := range map[string][]string{"of four": four, "the only one": {"p0>d0"}} {
@@ -140,7 +140,7 @@ func (x *world) timesOf(pair string) float64 {
 	return 0
 }
 
-// TestSeenOfOne: while one pair is slow, its hand-overs are late, and what they take more is the path's. Where all pairs of an engine are slow, it is
+// TestSeenOfOne: while one pair is slow, its hand-offs are late, and what they take more is the path's. Where all pairs of an engine are slow, it is
 // not the path.
 func TestSeenOfOne(t *testing.T) {
 	x := newWorld(14)
@@ -235,7 +235,7 @@ func TestLastingChange(t *testing.T) {
 	x.want(t, "p0>d0 true", "p0>d0 false")
 }
 
-// TestSlowWithLittleTraffic: the end of a slow time is seen too where few hand-overs have shown what is usual.
+// TestSlowWithLittleTraffic: the end of a slow time is seen too where few hand-offs have shown what is usual.
 func TestSlowWithLittleTraffic(t *testing.T) {
 	x := newWorld(13)
 	x.run(3*time.Minute, 7*time.Second, []string{"p0>d0"}, nil)
@@ -246,7 +246,7 @@ func TestSlowWithLittleTraffic(t *testing.T) {
 	x.want(t, "p0>d0 true", "p0>d0 false")
 }
 
-// TestBusyEngines: where all pairs become slower together, as engines are busy, none is said to be slow; nor for single slow hand-overs, nor
+// TestBusyEngines: where all pairs become slower together, as engines are busy, none is said to be slow; nor for single slow hand-offs, nor
 // where what a pair takes more is nothing that a client would notice.
 func TestBusyEngines(t *testing.T) {
 	x := newWorld(3)
@@ -354,7 +354,7 @@ func TestShortPrompts(t *testing.T) {
 	x.want(t)
 }
 
-// TestForget: nothing is kept of engines that are gone, and nothing is held against those without hand-overs.
+// TestForget: nothing is kept of engines that are gone, and nothing is held against those without hand-offs.
 func TestForget(t *testing.T) {
 	x := newWorld(9)
 	bad := func(decode string, tokens int) { x.w.Counted(x.now, decode, tokens, 0) }
@@ -379,6 +379,6 @@ func BenchmarkFirstToken(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		at = at.Add(time.Millisecond)
-		w.FirstToken(at, HandOver{Model: "m", Prefill: "p", Decode: "d", Tokens: 1000, Took: 10 * time.Millisecond})
+		w.FirstToken(at, HandOff{Model: "m", Prefill: "p", Decode: "d", Tokens: 1000, Took: 10 * time.Millisecond})
 	}
 }
