@@ -42,14 +42,13 @@ func (p *Plans) Due(s *Snapshot, now time.Time, may func() bool) (due []*Planned
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	again = time.Hour
-	looked := 0
+	some := 0 // begun or dropped
 	for _, l := range slices.SortedFunc(maps.Keys(p.lanes), lane.compare) {
 		q := p.lanes[l]
 		for len(q.waiting) > 0 {
-			if looked == mostAtOnce {
+			if some == mostAtOnce {
 				return due, 0, true
 			}
-			looked++
 			w, pause, ok := p.startLocked(s, l, q, now, may)
 			if w != nil {
 				due = append(due, w)
@@ -60,6 +59,7 @@ func (p *Plans) Due(s *Snapshot, now time.Time, may func() bool) (due []*Planned
 			if pause > 0 || !ok {
 				break
 			}
+			some++
 		}
 		p.dropLane(l, q)
 	}
