@@ -80,6 +80,7 @@ type engine struct {
 	prompts     [Signs]uint64
 	seen        time.Time
 	recomputing bool
+	counted     bool      // and that was seen by what is certain
 	changed     time.Time // since when
 }
 
@@ -354,10 +355,11 @@ func (e *engine) judged(now time.Time, from partners) (is bool, share float64) {
 		}
 	}
 	switch {
-	case now.Sub(e.seen) >= forgotten:
+	case now.Sub(e.seen) >= forgotten, share <= ends && n >= 1 && e.counts() == e.counted: // few may show the end: else it never came where there are few
 		return false, share
 	case n < few:
 	case share >= begins:
+		e.counted = e.counts()
 		return true, share
 	case share <= ends:
 		return false, share
@@ -415,20 +417,23 @@ func (p *pair) isSlow(now time.Time, all []float64) bool {
 	switch {
 	case now.Sub(p.seen) >= forgotten:
 		return false
-	case p.late.n < few:
-		return p.slow
+	case p.late.n < few && !p.slow: // few may show the end: else it never came where there are few
+		return false
 	}
 	if p.slowByTime && now.Sub(p.since) >= settled {
 		p.usual = times{}
 	}
-	usual := p.usually()
-	if usual > 0 {
-		p.times = p.late.whole / p.late.expected / usual
-	}
+	own := p.usually()
+	usual := own
 	if len(all) > 1 {
 		usual = max(usual, medianWithout(all, p.late.ratio())) // where most pairs are as slow, it is not this one
 	}
-	if usual <= 0 {
+	switch {
+	case usual > 0:
+		p.times = p.late.whole / p.late.expected / cmp.Or(own, usual)
+	case p.late.n < few && now.Sub(p.since) < settled: // nothing shows the end
+		return true
+	default:
 		p.times = 0
 		return false
 	}

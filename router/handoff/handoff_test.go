@@ -382,3 +382,49 @@ func BenchmarkFirstToken(b *testing.B) {
 		w.FirstToken(at, HandOff{Model: "m", Prefill: "p", Decode: "d", Tokens: 1000, Took: 10 * time.Millisecond})
 	}
 }
+
+// TestEndsWithFewHandOffs: that a pair is not slow any more, and that an engine does not compute prompts any more, is seen too where hand-offs have become
+// so few that nothing would be said to begin by them.
+func TestEndsWithFewHandOffs(t *testing.T) {
+	x := newWorld(16)
+	x.run(10*time.Minute, time.Second, four, nil)
+	x.only("p0>d0", 10)
+	x.run(5*time.Minute, time.Second, four, nil)
+	x.run(15*time.Minute, 20*time.Second, four, nil)
+	x.want(t, "p0>d0 true")
+	x.only("", 1)
+	x.run(10*time.Minute, 20*time.Second, four, nil)
+	x.want(t, "p0>d0 true", "p0>d0 false")
+
+	x = newWorld(17)
+	held := 0
+	counts := func(decode string, tokens int) {
+		if decode == "d0" {
+			x.w.Counted(x.now, decode, tokens, held*tokens)
+		} else {
+			x.w.Counted(x.now, decode, tokens, tokens)
+		}
+	}
+	pairs := []string{"p0>d0", "p0>d1"}
+	x.run(5*time.Minute, time.Second, pairs, counts)
+	x.run(15*time.Minute, 20*time.Second, pairs, counts)
+	x.want(t, ">d0 true")
+	held = 1
+	x.run(10*time.Minute, 20*time.Second, pairs, counts)
+	x.want(t, ">d0 true", ">d0 false")
+}
+
+// TestSlowBesideRecomputing: of a pair that is slow from the start, beside no pair that is sound, it is said too how many times as long it takes.
+func TestSlowBesideRecomputing(t *testing.T) {
+	x := newWorld(18)
+	counts := func(decode string, tokens int) {
+		x.w.Counted(x.now, decode, tokens, map[string]int{"d0": tokens, "d1": 0}[decode])
+	}
+	x.run(2*time.Minute, time.Second, []string{"p0>d1"}, counts)
+	x.only("p0>d0", 10)
+	x.run(5*time.Minute, time.Second, []string{"p0>d0", "p0>d1"}, counts)
+	x.want(t, ">d1 true", "p0>d0 true")
+	if got := x.timesOf("p0>d0"); got < 6 || got > 15 {
+		t.Errorf("it is said to take %.1f times as long; want about 10", got)
+	}
+}
