@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -108,7 +109,7 @@ func (m *Map) Sync(ctx context.Context) error {
 	switch {
 	case err == nil:
 		m.outage.Over(m.log, "shared: gateways exchange entries again", "key", m.key)
-	case ctx.Err() == nil:
+	case !errors.Is(ctx.Err(), context.Canceled): // a caller that waits no longer is told of a Redis that hangs
 		m.outage.Failed(m.log, "shared: gateways do not exchange entries; requests go on, and entries known here hold until their leases end", err, "key", m.key)
 	}
 	now := time.Now()

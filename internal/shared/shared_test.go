@@ -1,11 +1,13 @@
 package shared
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -281,5 +283,27 @@ func TestMapKeepsTheNewer(t *testing.T) {
 		if err != nil || all["k"].value != row.want {
 			t.Errorf("%d: %v %v; want %s", i, all, err, row.want)
 		}
+	}
+}
+
+// TestMapSaysThatRedisHangs: the log tells of an exchange that its caller gave up as it took too long, and not of one that ended with its caller.
+func TestMapSaysThatRedisHangs(t *testing.T) {
+	s := redistest.Start(t)
+	var log bytes.Buffer
+	m := NewMap(open(t, s), "p", "n", nil, slog.New(slog.NewTextHandler(&log, nil)))
+	if err := m.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Sync(over); err == nil || log.Len() > 0 {
+		t.Fatalf("%v, log %q", err, &log)
+	}
+	s.Pause(true)
+	defer s.Pause(false)
+	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := m.Sync(soon); err == nil || !strings.Contains(log.String(), "gateways do not exchange entries") {
+		t.Errorf("%v, log %q", err, &log)
 	}
 }
