@@ -138,7 +138,7 @@ func newConversations(s Conversations) (*conversations, error) {
 	k := &conversations{spec: s, plans: migration.NewPlans(), came: Conversed{Moves: map[string]int{}}}
 	for _, c := range s.Changes {
 		if c.Kind == Add {
-			s.Layout.Either++
+			s.Either++
 		}
 	}
 	cfg := config.Config{Health: config.Health{SlowStart: new(time.Duration)}, Models: []config.Model{{Name: "m", Connector: "vllm-nixl-pull"}}}
@@ -156,7 +156,7 @@ func newConversations(s Conversations) (*conversations, error) {
 	f.Begin(cfg, new(fleet.Fleet))
 	k.snapshot, k.model, k.gateway = migration.Snapshot{Config: &cfg, Fleet: f}, f.Models["m"], f.Engines
 	k.replay = newReplay(s.Setup)
-	k.replay.conversations, k.replay.model, k.lost = k, k.model.Forecast, make([]bool, s.Either)
+	k.conversations, k.replay.model, k.lost = k, k.model.Forecast, make([]bool, s.Either)
 	for i, e := range k.gateway {
 		k.engines[i].work = e.Forecast()
 		e.SetCacheSize(fleet.CacheSize{Blocks: s.Costs.Blocks, BlockTokens: sim.BlockTokens})

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Enabled: the binary was built with the race detector.
+// Enabled reports whether the binary was built with the race detector.
 func Enabled() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
