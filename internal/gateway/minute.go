@@ -26,9 +26,10 @@ type minute struct {
 	}
 }
 
-// ended counts a request that was admitted.
+// ended counts a request that was admitted. One that an engine has refused as the client's mistake has not failed.
 func (m *minute) ended(s *report.Summary) {
-	m.count(s.Arrived.Add(s.Phases.Total), s.Outcome == dispatch.FailedBefore || s.Outcome == dispatch.FailedAfter, s.Late)
+	failed := s.Outcome == dispatch.FailedAfter || s.Outcome == dispatch.FailedBefore && s.Status >= 500
+	m.count(s.Arrived.Add(s.Phases.Total), failed, s.Late)
 }
 
 // refused counts one that was not.

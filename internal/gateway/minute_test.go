@@ -18,20 +18,21 @@ func TestMinute(t *testing.T) {
 			t.Errorf("%+v; want %q", got, says)
 		}
 	}
-	ended := func(o dispatch.Outcome, late bool) {
-		m.ended(&report.Summary{Arrived: now, Outcome: o, Late: late})
+	ended := func(o dispatch.Outcome, status int32, late bool) {
+		m.ended(&report.Summary{Arrived: now, Outcome: o, Status: status, Late: late})
 	}
 	want("In the last minute no request has ended.")
-	ended(dispatch.Completed, false)
-	ended(dispatch.ClientLeft, false)
+	ended(dispatch.Completed, 200, false)
+	ended(dispatch.ClientLeft, 499, false)
+	ended(dispatch.FailedBefore, 400, false) // as an engine refused the client's request
 	m.refused(now, 429)
-	want("In the last minute none of 2 requests failed, and no first token came late.")
+	want("In the last minute none of 3 requests failed, and no first token came late.")
 	now = now.Add(30 * time.Second)
-	ended(dispatch.Completed, true)
-	ended(dispatch.FailedBefore, false)
-	ended(dispatch.FailedAfter, false)
+	ended(dispatch.Completed, 200, true)
+	ended(dispatch.FailedBefore, 502, false)
+	ended(dispatch.FailedAfter, 200, false)
 	m.refused(now, 503)
-	want("In the last minute 3 of 6 requests failed; late first tokens: 1.")
+	want("In the last minute 3 of 7 requests failed; late first tokens: 1.")
 	now = now.Add(45 * time.Second)
 	want("In the last minute 3 of 4 requests failed; late first tokens: 1.")
 	now = now.Add(time.Hour)
