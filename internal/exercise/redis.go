@@ -71,10 +71,13 @@ func (r *redis) accept() {
 func (r *redis) forward(from net.Conn) {
 	defer from.Close()
 	to, err := net.Dial("unix", r.socket)
-	if err != nil || !r.keep(from, true) {
+	if err != nil {
 		return
 	}
 	defer to.Close()
+	if !r.keep(from, true) {
+		return
+	}
 	defer r.keep(from, false)
 	go func() {
 		_, _ = io.Copy(to, from)
