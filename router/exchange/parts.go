@@ -11,7 +11,8 @@ func (x *Exchange) estimateParts(a *attempt) {
 		return
 	}
 	prefill, uncached := a.prefill.Engine.Forecast(), w.Prompt-int(x.Sum.PredictedCachedTokens)
-	if n := a.prefill.Answer.PromptTokens; n > 0 { // speeds are learned by the tokens that were thought of, which may be others
+	if a.prefillAnswered() && a.prefill.Answer.PromptTokens > 0 { // speeds are learned by the tokens that were thought of, which may be others
+		n := a.prefill.Answer.PromptTokens
 		uncached = w.Prompt * (n - a.prefill.Answer.Cached()) / n
 	}
 	x.Sum.Estimate(prefill.PromptSeconds(w.Prompt, uncached), x.m.Forecast.MoveSeconds(w.Moves)*x.m.Forecast.HandOff(prefill, decode), decode.StepSeconds())
