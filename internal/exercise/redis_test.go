@@ -1,6 +1,7 @@
 package exercise
 
 import (
+	"errors"
 	"io"
 	"net"
 	"path/filepath"
@@ -24,7 +25,7 @@ func TestCutOffKeepsNoConnection(t *testing.T) {
 	}
 	defer c.Close()
 	_ = c.SetReadDeadline(time.Now().Add(time.Second))
-	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("%v; want the end of the connection", err)
 	}
 }
