@@ -198,10 +198,10 @@ func (s *Server) try(args ...string) (string, error) {
 // eventually waits long for what must come; it is for what real processes do.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	t.Fatalf("%s: not within 30 s", what)
+	t.Fatalf("%s: not within two minutes", what)
 }
