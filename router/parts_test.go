@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/internal/refengine"
+	"pdrouter/internal/refengine/refenginetest"
 	"pdrouter/internal/routertest"
 	"pdrouter/policies"
 	"pdrouter/router"
@@ -69,22 +69,7 @@ func firstTokenParts(t *testing.T, p fleet.Planner, asked int) {
 		for _, name := range []string{"p", "d"} {
 			c := refengine.Config{Name: name, Model: "tiny", Pull: pull, MaxModelLen: 8192, Shape: refengine.Shape{Layers: 1, Heads: 1, HeadDim: 2}, PrefillCost: 50 * time.Microsecond, DecodeCost: 5 * time.Millisecond,
 				MaxStep: 256, Timed: timed, Faults: []refengine.Fault{{Leg: refengine.ImportLeg, Nth: -1, Do: refengine.Late, Wait: 20 * time.Millisecond}}}
-			e, err := refengine.New(c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ln, ended := n.Listen(), make(chan struct{})
-			serving, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-			go func() {
-				defer close(ended)
-				_ = refengine.NewServer(e).Serve(serving, ln, time.Second)
-			}()
-			t.Cleanup(func() {
-				stop()
-				<-ended
-				_ = e.Close(context.Background())
-			})
-			entry := config.Engine{Name: name, URL: "http://" + ln.Addr().String()}
+			entry := config.Engine{Name: name, URL: "http://" + refenginetest.RunOn(t, n.Listen(), c).Addr}
 			if name == "p" {
 				m.Prefill = []config.Engine{entry}
 			} else {

@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"pdrouter/internal/refengine"
+	"pdrouter/internal/refengine/refenginetest"
 	"pdrouter/internal/routertest"
 	"pdrouter/router"
 	"pdrouter/router/config"
@@ -53,22 +53,7 @@ func handOffs(t *testing.T, stream bool, fault refengine.Fault, check func(third
 					c.Faults = append(c.Faults, fault)
 				}
 			}
-			e, err := refengine.New(c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ln, ctx, ended := n.Listen(), t.Context(), make(chan struct{})
-			serving, stop := context.WithCancel(context.WithoutCancel(ctx))
-			go func() {
-				defer close(ended)
-				_ = refengine.NewServer(e).Serve(serving, ln, time.Second)
-			}()
-			t.Cleanup(func() {
-				stop()
-				<-ended
-				_ = e.Close(context.Background())
-			})
-			entry := config.Engine{Name: name, URL: "http://" + ln.Addr().String()}
+			entry := config.Engine{Name: name, URL: "http://" + refenginetest.RunOn(t, n.Listen(), c).Addr}
 			if name == "p" {
 				m.Prefill = []config.Engine{entry}
 			} else {

@@ -1,14 +1,11 @@
 package simulate
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"pdrouter/bench/load"
@@ -44,24 +41,14 @@ func (s *ConversationSweep) Run(ctx context.Context, done func(rates, of int)) (
 	var rows []ConversationRow
 	for i, rate := range s.Rates {
 		all := make([][2]Conversed, s.Seeds) // without and with
-		errs := make([]error, 2*s.Seeds)
-		var group sync.WaitGroup
-		places := make(chan struct{}, runtime.GOMAXPROCS(0))
-		for seed := range s.Seeds {
-			for with, uses := range [2][]string{nil, s.Uses} {
-				places <- struct{}{}
-				one := s.Conversations
-				one.Rate, one.Seed, one.Uses = rate, uint64(1+seed), uses
-				group.Go(func() {
-					defer func() { <-places }()
-					if ctx.Err() == nil {
-						all[seed][with], errs[2*seed+with] = one.Run()
-					}
-				})
-			}
-		}
-		group.Wait()
-		if err := cmp.Or(ctx.Err(), cmp.Or(errs...)); err != nil {
+		err := onAllCPUs(ctx, 2*s.Seeds, func(i int) (err error) {
+			seed, with := i/2, i%2
+			one := s.Conversations
+			one.Rate, one.Seed, one.Uses = rate, uint64(1+seed), [2][]string{nil, s.Uses}[with]
+			all[seed][with], err = one.Run()
+			return err
+		})
+		if err != nil {
 			return nil, err
 		}
 		if rows = append(rows, s.rowsOf(rate, all)...); done != nil {

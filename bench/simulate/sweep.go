@@ -131,38 +131,40 @@ func (s *Sweep) loads(m Mix, rate float64) (time.Duration, [][]load.Request, err
 	return window, loads, nil
 }
 
-func (s *Sweep) row(ctx context.Context, m Mix, rate float64, window time.Duration, sys System, loads [][]load.Request) (Row, error) {
-	row := Row{Mix: m.Name, Rate: rate, Window: window.Seconds(), Layout: sys.Layout.String(), Policy: sys.Name, Seeds: len(loads)}
-	type replayed struct {
-		Result
-		err error
-	}
-	all := make([]replayed, len(loads))
+// onAllCPUs does n things, as many at once as there are CPUs, and returns the first error by number. Once ctx is over none begins.
+func onAllCPUs(ctx context.Context, n int, do func(i int) error) error {
+	errs := make([]error, n)
 	var group sync.WaitGroup
 	places := make(chan struct{}, runtime.GOMAXPROCS(0))
-	for seed, requests := range loads {
+	for i := range n {
 		if ctx.Err() != nil {
 			break
 		}
 		places <- struct{}{}
 		group.Go(func() {
 			defer func() { <-places }()
-			got, err := Replay(Setup{Layout: sys.Layout, Costs: s.Costs, Budget: sim.ChunkBudget, Policy: sys.Policy, Queue: sys.Queue, Seed: uint64(1 + seed), SLO: s.SLO}, requests)
-			if err == nil {
-				err = got.Verdict(sys.Queue)
-			}
-			all[seed] = replayed{got, err}
+			errs[i] = do(i)
 		})
 	}
 	group.Wait()
-	if ctx.Err() != nil {
-		return row, ctx.Err()
+	return cmp.Or(ctx.Err(), cmp.Or(errs...))
+}
+
+func (s *Sweep) row(ctx context.Context, m Mix, rate float64, window time.Duration, sys System, loads [][]load.Request) (Row, error) {
+	row := Row{Mix: m.Name, Rate: rate, Window: window.Seconds(), Layout: sys.Layout.String(), Policy: sys.Name, Seeds: len(loads)}
+	all := make([]Result, len(loads))
+	err := onAllCPUs(ctx, len(loads), func(seed int) (err error) {
+		all[seed], err = Replay(Setup{Layout: sys.Layout, Costs: s.Costs, Budget: sim.ChunkBudget, Policy: sys.Policy, Queue: sys.Queue, Seed: uint64(1 + seed), SLO: s.SLO}, loads[seed])
+		if err != nil {
+			return err
+		}
+		return all[seed].Verdict(sys.Queue)
+	})
+	if err != nil {
+		return row, err
 	}
 	n, errors, refusals := float64(len(loads)), 0.0, 0.0
 	for _, got := range all { // in the order of seeds, so that the same replays have the same sums
-		if got.err != nil {
-			return row, got.err
-		}
 		sum := got.Summary
 		row.Requests += sum.Asked
 		row.Goodput += float64(sum.Good) / row.Window / n

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -111,21 +112,25 @@ Request tokens, Response tokens). Without --trace it is made: conversations in t
 			}
 			s.Systems = append(s.Systems, baselines...)
 		}
-		progress, ended := progressOn(c.ErrOrStderr())
-		rows, err := s.Run(c.Context(), progress)
-		ended()
-		if c.Context().Err() != nil {
-			return errors.New("interrupted")
-		}
-		if err != nil {
-			return err
-		}
-		if output.json() {
-			return printJSON(c.OutOrStdout(), rows)
-		}
-		return printSimulation(c.OutOrStdout(), rows, *window)
+		return runSweep(c, output.json(), s.Run, func(out io.Writer, rows []simulate.Row) error { return printSimulation(out, rows, *window) })
 	}
 	return c
+}
+
+// runSweep runs a sweep, shows how much is done, and prints its rows, as JSON or for people.
+func runSweep[R any](c *cobra.Command, json bool, run func(context.Context, func(done, of int)) ([]R, error), print func(io.Writer, []R) error) error {
+	progress, ended := progressOn(c.ErrOrStderr())
+	rows, err := run(c.Context(), progress)
+	ended()
+	switch {
+	case c.Context().Err() != nil:
+		return errors.New("interrupted")
+	case err != nil:
+		return err
+	case json:
+		return printJSON(c.OutOrStdout(), rows)
+	}
+	return print(c.OutOrStdout(), rows)
 }
 
 // progressOn returns what prints on a terminal how much of a sweep is done, nil for anything else, and what removes that at the end.

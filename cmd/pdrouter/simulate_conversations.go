@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -87,19 +86,9 @@ were lost with all that they had. An engine that drains is gone after 30 seconds
 			return err
 		}
 		s.Layout, s.Policy, s.Budget = cost.Layout, cost.Policy, sim.ChunkBudget
-		progress, ended := progressOn(c.ErrOrStderr())
-		rows, err := s.Run(c.Context(), progress)
-		ended()
-		if c.Context().Err() != nil {
-			return errors.New("interrupted")
-		}
-		if err != nil {
-			return err
-		}
-		if output.json() {
-			return printJSON(c.OutOrStdout(), rows)
-		}
-		return printConversations(c.OutOrStdout(), rows, *ttft, *seeds)
+		return runSweep(c, output.json(), s.Run, func(out io.Writer, rows []simulate.ConversationRow) error {
+			return printConversations(out, rows, *ttft, *seeds)
+		})
 	}
 	return c
 }

@@ -17,7 +17,7 @@ func Start(t testing.TB, c refengine.Config) string {
 	return Run(t, c).Addr
 }
 
-// Served is an engine that is served on loopback.
+// Served is an engine that is served.
 type Served struct {
 	*refengine.Engine
 	Addr string // host and port
@@ -40,11 +40,17 @@ func Run(t testing.TB, c refengine.Config) *Served {
 // RunAt is Run at an address, such as that of an engine that was killed.
 func RunAt(t testing.TB, address string, c refengine.Config) *Served {
 	t.Helper()
-	e, err := refengine.New(c)
+	ln, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.Listen("tcp", address)
+	return RunOn(t, ln, c)
+}
+
+// RunOn is Run on a listener, such as that of a network in virtual time.
+func RunOn(t testing.TB, ln net.Listener, c refengine.Config) *Served {
+	t.Helper()
+	e, err := refengine.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
