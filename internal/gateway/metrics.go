@@ -22,26 +22,27 @@ import (
 type metrics struct {
 	registry *telemetry.Registry
 
-	requests                                  *prometheus.CounterVec   // model, route, outcome, status
-	decisions                                 *prometheus.CounterVec   // model, reason
-	shadow                                    *prometheus.CounterVec   // model, result
-	attempts                                  *prometheus.CounterVec   // model
-	pairs                                     *prometheus.CounterVec   // model, prefill, decode, outcome
-	phases                                    *prometheus.HistogramVec // model, phase
-	ttft                                      *prometheus.HistogramVec // model, role, engine
-	tokens                                    *prometheus.CounterVec   // model, kind
-	predicted                                 *prometheus.CounterVec   // model, by
-	counted                                   *prometheus.CounterVec   // model, by
-	mispredicted                              *prometheus.CounterVec   // model, by
-	tokenIDs, firstTokens                     *prometheus.CounterVec   // model, result
-	transferParams                            *prometheus.CounterVec   // model
-	continuations                             *prometheus.CounterVec   // model, result
-	refusals                                  *prometheus.CounterVec   // status, reason
-	agentRefusals                             *prometheus.CounterVec   // status, reason
-	adminRequests                             *prometheus.CounterVec   // action, status
-	migrations, migratedTokens, migratedBytes *prometheus.CounterVec
-	migrationTimes                            *prometheus.HistogramVec
-	migrationGains                            *prometheus.CounterVec
+	requests                   *prometheus.CounterVec   // model, route, outcome, status
+	decisions                  *prometheus.CounterVec   // model, reason
+	shadow                     *prometheus.CounterVec   // model, result
+	attempts                   *prometheus.CounterVec   // model
+	pairs                      *prometheus.CounterVec   // model, prefill, decode, outcome
+	phases                     *prometheus.HistogramVec // model, phase
+	ttft                       *prometheus.HistogramVec // model, role, engine
+	tokens                     *prometheus.CounterVec   // model, kind
+	predicted                  *prometheus.CounterVec   // model, by
+	counted                    *prometheus.CounterVec   // model, by
+	mispredicted               *prometheus.CounterVec   // model, by
+	tokenIDs, firstTokens      *prometheus.CounterVec   // model, result
+	transferParams             *prometheus.CounterVec   // model
+	continuations              *prometheus.CounterVec   // model, result
+	refusals                   *prometheus.CounterVec   // status, reason
+	agentRefusals              *prometheus.CounterVec   // status, reason
+	adminRequests              *prometheus.CounterVec   // action, status
+	migrations, migratedTokens *prometheus.CounterVec
+	migratedBytes              *prometheus.CounterVec
+	migrationTimes             *prometheus.HistogramVec
+	migrationGains             *prometheus.CounterVec
 
 	models sync.Map // of *modelSeries, by name
 

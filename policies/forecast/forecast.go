@@ -1,7 +1,7 @@
 // Package forecast knows how much the engines of a model have to do, and learns how fast they are: from what a gateway has sent to them and
-// when tokens came back, whatever the policy is. The policy cost (package policies) prices paths by it. It reads no clock: each call takes the time, in seconds
-// since any moment that is the same for all. It asks no engine. Package router/fleet tells it of legs, and so does bench/simulate of legs
-// at modelled engines.
+// when tokens came back, whatever the policy is. The policy cost (package policies) prices paths by it. It reads no clock: each call takes
+// the time, in seconds since any moment that is the same for all. It asks no engine. Package router/fleet tells it of legs, and so does
+// bench/simulate of legs at modelled engines.
 package forecast
 
 import (
