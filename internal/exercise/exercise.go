@@ -167,7 +167,7 @@ func (e *Exercise) gateway() (*gateway.Gateway, error) {
 	if e.log, err = os.Create(filepath.Join(e.dir, "gateway.log")); err != nil {
 		return nil, err
 	}
-	return gateway.New(l, slog.New(slog.NewTextHandler(e.log, nil)), gateway.Options{Version: "exercise", Logs: new(telemetry.Logs)})
+	return gateway.New(l, slog.New(slog.NewTextHandler(e.log, nil)), gateway.Options{Version: "exercise", Logs: new(telemetry.Logs), SideChannels: e.fleet})
 }
 
 func (e *Exercise) config() string {
@@ -179,13 +179,12 @@ func (e *Exercise) config() string {
 	}{{"prefill", prefill}, {"decode", decode}} {
 		fmt.Fprintf(&b, "  %s:\n", list.key)
 		for _, name := range list.names {
-			fmt.Fprintf(&b, "  - {name: %s, url: \"http://%s\", side_channel: \"%s\"}\n", name, e.fleet.at[name], e.fleet.side.Addr())
+			fmt.Fprintf(&b, "  - {name: %s, url: \"http://%s\"}\n", name, e.fleet.at[name])
 		}
 	}
 	b.WriteString("policy: {default: {split: {min_prompt_tokens: 16}, prefill: round_robin, decode: round_robin}}\n")
-	// The reference engines have no side channel and no NIXL: warnings about either would look like what is to be found. So an answer of a side channel
-	// is waited for as long as an exercise lasts.
-	b.WriteString("timeouts: {health: 500ms, pre_stop_delay: 1ms, side_channel: 24h}\nreclaim: off\nhealth: {slow_start: 0s}\nlog: {format: text}\n")
+	// The reference engines have no NIXL: a warning about it would look like what is to be found.
+	b.WriteString("timeouts: {health: 500ms, pre_stop_delay: 1ms}\nreclaim: off\nhealth: {slow_start: 0s}\nlog: {format: text}\n")
 	if e.redis != nil {
 		fmt.Fprintf(&b, "metadata: {store: redis, redis: {address: %q}}\n", e.redis.address())
 	}

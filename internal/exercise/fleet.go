@@ -7,29 +7,25 @@ import (
 	"time"
 
 	"pdrouter/internal/refengine"
+	"pdrouter/metadata"
+	routerfleet "pdrouter/router/fleet"
 )
 
 // fleet is the engines, which hand KV over in stock vLLM's way.
 type fleet struct {
 	engines map[string]*refengine.Engine
 	at      map[string]string // addresses
-	side    net.Listener      // in place of side channels, which the engines have not: it answers nothing, so that the gateway waits and warns of none
+	pull    *refengine.Pull   // by which they hand KV over
 	stop    context.CancelFunc
 	ended   []chan error
 }
 
 func startFleet() (*fleet, error) {
 	ctx, stop := context.WithCancel(context.Background())
-	f := &fleet{engines: map[string]*refengine.Engine{}, at: map[string]string{}, stop: stop}
-	var err error
-	if f.side, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		stop()
-		return nil, err
-	}
-	pull := new(refengine.Pull)
+	f := &fleet{engines: map[string]*refengine.Engine{}, at: map[string]string{}, pull: new(refengine.Pull), stop: stop}
 	for _, name := range append(append([]string{}, prefill...), decode...) {
 		e, err := refengine.New(refengine.Config{
-			Name: name, Model: model, Pull: pull, PrefixCache: true, Blocks: 2048, Shape: refengine.Shape{Layers: 1, Heads: 1, HeadDim: 2},
+			Name: name, Model: model, Pull: f.pull, PrefixCache: true, Blocks: 2048, Shape: refengine.Shape{Layers: 1, Heads: 1, HeadDim: 2},
 			PrefillCost: 20 * time.Microsecond, DecodeCost: 2 * time.Millisecond,
 		})
 		if err != nil {
@@ -48,6 +44,16 @@ func startFleet() (*fleet, error) {
 	return f, nil
 }
 
+// First and All answer in place of side channels, which the engines do not have.
+func (f *fleet) First(_ context.Context, at routerfleet.SideChannel) (metadata.Record, error) {
+	return f.pull.First(at.Port)
+}
+
+func (f *fleet) All(ctx context.Context, at routerfleet.SideChannel) ([]metadata.Record, error) {
+	r, err := f.First(ctx, at)
+	return []metadata.Record{r}, err
+}
+
 // inject has one of the faults begin.
 func (f *fleet) inject(fault string) {
 	switch fault {
@@ -60,7 +66,6 @@ func (f *fleet) inject(fault string) {
 
 func (f *fleet) close() (err error) {
 	f.stop()
-	err = f.side.Close()
 	for _, ended := range f.ended {
 		err = errors.Join(err, <-ended)
 	}

@@ -7,6 +7,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ import (
 type Options struct {
 	Version, Commit string          // of the build, for the metrics
 	Logs            *telemetry.Logs // what its log goes by, so that a reload can change it; nil: it does not change
+	SideChannels    SideChannels    // of stock engines; nil: as vLLM's engines have them
 }
 
 // setLogs has the section hold.
@@ -148,7 +150,7 @@ func New(l *configfile.Loaded, log *slog.Logger, o Options) (_ *Gateway, err err
 	if err = g.openTracing(l.Tracing, o.Version); err != nil {
 		return nil, err
 	}
-	g.parts.Stock = stockEngines{store: g.store, voucher: voucher}
+	g.parts.Stock = stockEngines{SideChannels: cmp.Or[SideChannels](o.SideChannels, vllmChannels{}), store: g.store, voucher: voucher}
 	g.reclaims = newReclaims(l, log)
 	first, err := g.newSnapshot(l, nil)
 	if err != nil {

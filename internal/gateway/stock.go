@@ -10,14 +10,24 @@ import (
 	"pdrouter/router/fleet"
 )
 
+// SideChannels asks stock engines for the records of their ranks: the first one, or all.
+type SideChannels interface {
+	First(ctx context.Context, at fleet.SideChannel) (metadata.Record, error)
+	All(ctx context.Context, at fleet.SideChannel) ([]metadata.Record, error)
+}
+
 // stockEngines asks over side channels, and keeps what it has learned in the store.
 type stockEngines struct {
+	SideChannels
 	store   metadata.Store
 	voucher metadata.Voucher // nil: records are stored unsigned
 }
 
-// First implements monitor.Stock.
-func (s stockEngines) First(ctx context.Context, at fleet.SideChannel) (metadata.Record, error) {
+// vllmChannels asks as vLLM's engines do each other.
+type vllmChannels struct{}
+
+// First implements SideChannels.
+func (vllmChannels) First(ctx context.Context, at fleet.SideChannel) (metadata.Record, error) {
 	e, err := known(at)
 	if err != nil {
 		return metadata.Record{}, err
@@ -25,8 +35,8 @@ func (s stockEngines) First(ctx context.Context, at fleet.SideChannel) (metadata
 	return e.First(ctx)
 }
 
-// All implements monitor.Stock.
-func (s stockEngines) All(ctx context.Context, at fleet.SideChannel) ([]metadata.Record, error) {
+// All implements SideChannels.
+func (vllmChannels) All(ctx context.Context, at fleet.SideChannel) ([]metadata.Record, error) {
 	e, err := known(at)
 	if err != nil {
 		return nil, err

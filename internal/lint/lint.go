@@ -127,7 +127,7 @@ func Packages() map[string]Package {
 		// pdrouter demo, whose processes are this binary's. router: what its reports are called.
 		"internal/demo": {Ours: []string{"auth", "auth/keys", "internal/proc", "router", "router/report"}, Outside: []string{"github.com/spf13/cobra"}},
 		// pdrouter exercise: a gateway and reference engines in one process.
-		"internal/exercise":  {Ours: []string{"internal/configfile", "internal/gateway", "internal/proc", "internal/refengine", "internal/telemetry"}, Outside: []string{"github.com/spf13/cobra"}},
+		"internal/exercise":  {Ours: []string{"internal/configfile", "internal/gateway", "internal/proc", "internal/refengine", "internal/telemetry", "metadata", "router/fleet"}, Outside: []string{"github.com/spf13/cobra"}},
 		"internal/stocktest": {Outside: []string{"github.com/go-zeromq/zmq4", "github.com/vmihailenco/msgpack/v5"}}, // a stock engine for tests
 		"internal/listener":  {Ours: []string{"internal/field"}, Outside: []string{"golang.org/x/sys"}},             // listeners whose address may change while they serve
 		// The file of pdrouter serve.
