@@ -102,6 +102,7 @@ func (e *Engine) Metrics() []byte {
 		for s := range sources {
 			prompt = append(prompt, series{fmt.Sprintf("source=%q", sourceName(s)), e.counts.prompt[s]})
 		}
+		metric(&w, "vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens, by where their KV came from, as vLLM says it.", prompt...)
 		metric(&w, "refengine_prompt_tokens_by_source_total", "counter", "Prompt tokens, by where their KV came from.", prompt...)
 		metric(&w, "refengine_generation_tokens_total", "counter", "Tokens generated.", series{"", e.counts.generated})
 		metric(&w, "refengine_steps_total", "counter", "Steps computed.", series{"", e.counts.steps})

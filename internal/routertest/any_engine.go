@@ -14,7 +14,7 @@ import (
 )
 
 // AnyEngine is an engine that answers every path but /health as it is told, and notes what it was asked. What it is asked for
-// by the router itself, its list of models, is answered with models.
+// by the router itself is not noted: its list of models is answered with models, and it has no metrics.
 type AnyEngine struct {
 	Server *httptest.Server
 	answer func(w http.ResponseWriter, r *http.Request, body string)
@@ -37,7 +37,7 @@ func NewAnyEngine(t *testing.T, answer func(w http.ResponseWriter, r *http.Reque
 		body, _ := io.ReadAll(r.Body)
 		f.mu.Lock()
 		models := f.models
-		if r.RequestURI != "/health" && r.RequestURI != PathModels {
+		if r.RequestURI != "/health" && r.RequestURI != PathModels && r.RequestURI != "/metrics" {
 			f.asked = append(f.asked, AnyRequest{r.Method, r.RequestURI, string(body), r.Header.Clone()})
 		}
 		f.mu.Unlock()
@@ -46,7 +46,7 @@ func NewAnyEngine(t *testing.T, answer func(w http.ResponseWriter, r *http.Reque
 		case r.RequestURI == PathModels && models != "":
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, models)
-		case r.RequestURI == PathModels:
+		case r.RequestURI == PathModels, r.RequestURI == "/metrics":
 			http.NotFound(w, r)
 		default:
 			f.answer(w, r, string(body))
