@@ -17,7 +17,7 @@ type Engine struct {
 	Usable bool // healthy, and not tried before by the same request
 	// Adapter is for scorers that look at adapters alone, as far as the engine says.
 	Adapter  AdapterState
-	InFlight int // requests that the router has sent to it and that have not ended
+	InFlight int // requests that it has, as far as is known, whoever has sent them
 	// Share is how much of its part of the requests it may get, in 0..1: little while it is new. 0 means 1.
 	Share float64
 	Place *Placement // nil: nothing is known

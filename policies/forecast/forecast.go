@@ -29,6 +29,8 @@ type Engine struct {
 	observed int      // tokens since the last observation of a step
 	seen     float64  // when its prompts or steps were observed for the last time
 	others   Others   // what other gateways have there
+	unrouted unrouted // what it has that no gateway has sent
+	now      float64  // when it was told of something last
 	given    float64  // seconds of all prompts that it was given
 
 	ends [transferKinds]ends // each is guarded by the model's transfers of the kind
@@ -46,7 +48,7 @@ const recent = policies.Recent
 
 // NewEngine returns an engine that has nothing to do. It is thought to be as fast as the model's other engines.
 func (m *Model) NewEngine() *Engine {
-	return &Engine{model: m, gaps: ratio{firstLongGaps, 1}}
+	return &Engine{model: m, gaps: ratio{firstLongGaps, 1}, unrouted: unrouted{computed: -1}}
 }
 
 // Begin notes that the engine is given a leg.
@@ -61,7 +63,7 @@ func (e *Engine) Begin(l *Leg, now float64) {
 	}
 	l.state = computing
 	l.terms = policies.PromptTerms(l.Prompt, min(l.Uncached, l.Prompt), e.stepSecondsLocked())
-	l.alone = e.others.Wait == 0
+	l.alone = e.beside().Wait == 0
 	reads, computes := e.model.given(l.terms)
 	l.read, l.work = now+reads*e.prompt.value(), computes*e.prompt.value()
 	if len(e.prompts) == 0 {
@@ -76,7 +78,8 @@ func (e *Engine) Begin(l *Leg, now float64) {
 
 // stepSecondsLocked is StepSeconds.
 func (e *Engine) stepSecondsLocked() float64 {
-	return e.model.stepSeconds(e.streams+e.others.Streams, e.context+e.others.Context) * e.step.value()
+	o := e.beside()
+	return e.model.stepSeconds(e.streams+o.Streams, e.context+o.Context) * e.step.value()
 }
 
 // StepSeconds is how long a step is thought to take now that gives each stream a token.
@@ -124,17 +127,18 @@ func (e *Engine) Whole(l *Leg, now float64, tokens int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.settle(now)
-	if !l.Silent || l.work <= 0 || l.state == ended || tokens < 1 || !l.alone || e.others.Wait > 0 {
+	o := e.beside()
+	if !l.Silent || l.work <= 0 || l.state == ended || tokens < 1 || !l.alone || o.Wait > 0 {
 		return
 	}
 	reads := l.read - l.at
-	seconds := now - l.at
+	seconds := (now - l.at) * (1 - e.forUnrouted().Prompts) // in the rest it computed prompts that no gateway has sent
 	own := seconds - max(0, l.ahead-reads) - (e.given - l.given)
 	if own <= 0 || own < seconds/2 {
 		return
 	}
 	e.seen = now
-	streams, context := max(1, e.streams+e.others.Streams), e.context+e.others.Context
+	streams, context := max(1, e.streams+o.Streams), e.context+o.Context
 	x := stepTerms(streams, context)
 	step := e.model.stepSeconds(streams, context) * e.step.value()
 	expected := reads + l.work + float64(tokens-1)*step
@@ -163,6 +167,7 @@ const forgetAfter = 120
 
 // settle notes that prompts are computed of which nobody will tell, and forgets what was long ago.
 func (e *Engine) settle(now float64) {
+	e.now = now
 	if now-e.seen > forgetAfter {
 		e.prompt, e.step = ratio{}, ratio{}
 	}
@@ -213,7 +218,8 @@ func (e *Engine) tell(l *Leg, now float64) {
 	if e.observed += u.tokens; u.even > 0 && u.seconds > 0 && e.observed >= observeEvery {
 		e.observed = 0
 		e.seen = now
-		x := stepTerms(e.streams+e.others.Streams, e.context+e.others.Context)
+		o := e.beside()
+		x := stepTerms(e.streams+o.Streams, e.context+o.Context)
 		e.model.learnStep(x, u.seconds/float64(u.even), &e.step)
 	}
 }
@@ -245,9 +251,9 @@ func (e *Engine) Work(now float64) policies.Work {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.settle(now)
-	own := e.own(now)
+	own, o := e.own(now), e.beside()
 	return policies.Work{
-		Wait: own.Wait + e.others.Wait, Streams: own.Streams + e.others.Streams, Context: own.Context + e.others.Context, Prompts: min(own.Prompts+e.others.Prompts, .9),
+		Wait: own.Wait + o.Wait, Streams: own.Streams + o.Streams, Context: own.Context + o.Context, Prompts: min(own.Prompts+o.Prompts, mostPrompts),
 		Speed: e.model.speed(e.prompt.value(), e.step.value(), e.gaps.value()),
 	}
 }
@@ -264,7 +270,8 @@ func (e *Engine) PromptSeconds(prompt, uncached int) float64 {
 func (e *Engine) Given(now float64) float64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.busy.at(now)/recent + e.others.Prompts
+	e.settle(now)
+	return e.busy.at(now)/recent + e.beside().Prompts
 }
 
 // Observed is how many seconds ago it was seen for the last time how fast the engine is; ever is false if it never was.
@@ -274,12 +281,12 @@ func (e *Engine) Observed(now float64) (ago float64, ever bool) {
 	return max(0, now-e.seen), e.seen > 0
 }
 
-// observe learns from the first of the prompts that are computed, which it has computed now. Where other gateways have prompts too, it cannot be
+// observe learns from the first of the prompts that are computed, which it has computed now. Where others have prompts that wait too, it cannot be
 // known which of them the engine computed first.
 func (e *Engine) observe(l *Leg, now float64) {
 	x, from := l.terms, l.at
 	switch {
-	case !l.alone || l.passed || e.others.Wait > 0:
+	case !l.alone || l.passed || e.beside().Wait > 0:
 		return
 	case e.began <= l.at: // nothing was before it
 	case e.began >= l.read: // it was read meanwhile
@@ -288,7 +295,7 @@ func (e *Engine) observe(l *Leg, now float64) {
 	default: // how much of the time it was read cannot be known
 		return
 	}
-	took := now - from + e.carried.seconds
+	took := (now-from)*(1-e.forUnrouted().Prompts) + e.carried.seconds // in the rest it computed prompts that no gateway has sent
 	for i := range x {
 		x[i] += e.carried.terms[i]
 	}

@@ -17,7 +17,7 @@ type Leg struct {
 	ahead  float64 // seconds of prompts before it
 	given  float64 // the engine's, with this prompt
 	state  legState
-	alone  bool // no other gateway had prompts there when it began
+	alone  bool // no others had prompts there that waited when it began
 	passed bool // a later prompt was computed first: when the engine began with this one cannot be known
 
 	last    float64 // when a token came

@@ -18,6 +18,7 @@ type Model struct {
 	computes   float64 // seconds of a prompt, in the mean of recent ones and of 0, which counts less the more there were
 	squares    float64 // of these, likewise
 	computed   float64 // what the prompts count in computes
+	usual      float64 // tokens of a prompt that an engine computes, in the mean of recent ones
 	uncached   float64 // the part of a prompt that engines compute, in the mean of recent ones of which nobody knew before
 	allowed    float64 // long gaps that there may be
 	othersRate float64 // requests a second that other gateways are sent
@@ -38,6 +39,7 @@ var (
 
 const (
 	firstAnswer = 256     // tokens
+	firstUsual  = 1000    // tokens of a prompt
 	mostAnswer  = 1 << 16 // tokens that an answer counts for at most: engines claim what they like
 	firstLate   = .2
 	firstAstray = .5
@@ -48,7 +50,7 @@ const (
 
 // NewModel returns a model of whose engines nothing is known.
 func NewModel() *Model {
-	m := &Model{prompt: newFit(firstPrompt...), step: newFit(firstStep...), answer: firstAnswer, uncached: 1, late: firstLate, allowed: mostAllowed / 4, astray: firstAstray,
+	m := &Model{prompt: newFit(firstPrompt...), step: newFit(firstStep...), answer: firstAnswer, usual: firstUsual, uncached: 1, late: firstLate, allowed: mostAllowed / 4, astray: firstAstray,
 		handOffs: newTransfers(handOff, firstMove), migrations: newTransfers(migration, firstMigration)}
 	m.prompt.beside, m.step.beside = &m.step, &m.prompt
 	return m
@@ -104,13 +106,14 @@ func (m *Model) PromptSeconds() float64 {
 func (m *Model) given(x vector) (reads, computes float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := m.prompt.of(x)
+	all, tokens := m.prompt.of(x), x[policies.ReadTerms]
 	clear(x[policies.ReadTerms:])
 	reads = m.prompt.of(x)
 	computes = all - reads
 	m.computes += (computes - m.computes) / 128
 	m.squares += (computes*computes - m.squares) / 128
 	m.computed += (1 - m.computed) / 128
+	m.usual += (tokens - m.usual) / 32
 	return reads, computes
 }
 
@@ -122,6 +125,19 @@ func (m *Model) ComputeSeconds(tokens int) float64 {
 	defer m.mu.Unlock()
 	return m.prompt.of(x)
 }
+
+// usualPrompt is how many tokens of a prompt an engine computes, in the mean of recent ones.
+func (m *Model) usualPrompt() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return max(1, m.usual)
+}
+
+// UsualPrompt is how many tokens of a prompt an engine computes usually.
+func (m *Model) UsualPrompt() int { return int(m.usualPrompt()) }
+
+// usualSeconds is how long such a prompt takes, at an engine without streams.
+func (m *Model) usualSeconds() float64 { return m.ComputeSeconds(m.UsualPrompt()) }
 
 func (m *Model) promptSeconds(x vector) float64 {
 	m.mu.Lock()

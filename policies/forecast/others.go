@@ -27,6 +27,13 @@ func (e *Engine) SetOthers(o Others) {
 	e.others = o
 }
 
+// Gateways is how many answers the engine gives or is to give to this and other gateways, and how many tokens these hold.
+func (e *Engine) Gateways() (streams, context int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.streams + e.others.Streams, e.context + e.others.Context
+}
+
 // Rate is how many requests a second this gateway was sent recently.
 func (m *Model) Rate(now float64) float64 {
 	m.mu.Lock()
