@@ -15,6 +15,7 @@ func TestLoadIsSeenForAll(t *testing.T) {
 	routertest.RunVirtual(t, "push", func(t *testing.T) {
 		s, g, _ := routertest.Reclaiming(t, connector.NamePush, nil)
 		d := s.Decode[0]
+		time.Sleep(time.Second) // the gateway looks by itself when it has begun
 		d.Mu.Lock()
 		d.Tells = 500 * time.Millisecond
 		d.Mu.Unlock()

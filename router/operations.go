@@ -105,7 +105,8 @@ type EngineStats struct {
 
 	MovesLeft int `json:"moves_left,omitempty"` // conversations that it has yet to give away, as it drains
 
-	Forecast fleet.EngineForecast `json:"forecast"` // what it has to do
+	Forecast fleet.EngineForecast `json:"forecast"`           // what it has to do
+	Unrouted *fleet.UnroutedLoad  `json:"unrouted,omitempty"` // of that, what no gateway has sent; nil if it does not report that
 
 	Leaked      map[string]int `json:"leaked_blocks,omitempty"`       // blocks that it holds for ended requests, by cause
 	MaybeLeaked int            `json:"maybe_leaked_blocks,omitempty"` // blocks that it may hold for ended requests
@@ -183,7 +184,7 @@ func (r *Router) Stats() Stats {
 	out.Forecasts, out.Scalings = current.fleet.Demands(now), current.fleet.Scalings(now)
 	for _, e := range current.fleet.Engines {
 		s := EngineStats{Name: e.Name, Of: e.RankOf, Up: !e.Down.Load(), Uncollected: e.Uncollected.Load(), InFlight: e.InFlight.Load(), Others: e.Elsewhere(), CacheTokens: e.CacheSize().Tokens(), Ejections: map[string]uint64{}, Leaked: r.reclaim.Leaks.Blocked(e, now), MaybeLeaked: r.reclaim.Leaks.Possible(e, now), Pins: e.Pins()}
-		s.Forecast, s.MovesLeft = e.ForecastAt(now), r.moves.Remaining(e)
+		s.Forecast, s.Unrouted, s.MovesLeft = e.ForecastAt(now), e.UnroutedAt(now), r.moves.Remaining(e)
 		s.HandOffs = r.handOffs.Engine(e.Name)
 		s.State, s.Why, s.Share = e.State(now, *current.cfg.Health.SlowStart)
 		for i := health.InUse + 1; i < health.Ejections; i++ {

@@ -140,6 +140,9 @@ func printExplanation(out io.Writer, e fleet.Explanation) error {
 			if x.Elsewhere > 0 {
 				inFlight += fmt.Sprintf(" (%d elsewhere)", x.Elsewhere)
 			}
+			if u := x.Unrouted; u != nil && u.Requests > 0 {
+				inFlight += fmt.Sprintf(" (%d unrouted, %.1f s ago)", u.Requests, u.Age)
+			}
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t\n", mark, x.Engine, x.State, inFlight, x.Cached, x.Backlog, scores, sum)
 		}
 		if err := t.Flush(); err != nil {

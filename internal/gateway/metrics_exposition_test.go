@@ -115,7 +115,7 @@ func allMetrics(t *testing.T) *metrics {
 	yes := true
 	set := someKeySet(t)
 	stats := router.Stats{
-		Engines:    []router.EngineStats{{Name: "p", CacheTokens: 4096, HandOffs: &handoff.EngineStats{}, Events: &yes, Forecast: fleet.EngineForecast{Wait: 1.5, Streams: 2, Prompts: .25}, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Pins: true, Ejections: map[string]uint64{"answers": 1}}},
+		Engines:    []router.EngineStats{{Name: "p", CacheTokens: 4096, HandOffs: &handoff.EngineStats{}, Events: &yes, Forecast: fleet.EngineForecast{Wait: 1.5, Streams: 2, Prompts: .25}, Leaked: map[string]int{"held": 1}, MaybeLeaked: 1, Pins: true, Unrouted: &fleet.UnroutedLoad{Requests: 3}, Ejections: map[string]uint64{"answers": 1}}},
 		Pairs:      []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads"}},
 		HandOffs:   []handoff.PairStats{{Prefill: "p", Decode: "d"}},
 		Prefixes:   &prefixes.Stats{},

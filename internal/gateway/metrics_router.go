@@ -122,6 +122,9 @@ func collectEngines(out *telemetry.Scrape, s router.Stats) {
 		if s.Peers != nil {
 			out.Set("pdrouter_engine_requests_elsewhere", float64(e.Others), e.Name)
 		}
+		if e.Unrouted != nil {
+			out.Set("pdrouter_engine_requests_unrouted", float64(e.Unrouted.Requests), e.Name)
+		}
 		out.Set("pdrouter_engine_wait_seconds", e.Forecast.Wait, e.Name)
 		out.Set("pdrouter_engine_streams", float64(e.Forecast.Streams), e.Name)
 		out.Set("pdrouter_engine_prompt_ratio", e.Forecast.Prompts, e.Name)

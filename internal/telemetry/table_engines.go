@@ -30,6 +30,11 @@ func engines() []Subject {
 					Help: "Requests that other gateways have in progress on the engine, as they said last. Only gateways with metadata.store: redis have this series.",
 				},
 				{
+					Name: "pdrouter_engine_requests_unrouted", Kind: Gauge, Unit: "requests", Labels: []string{"engine"},
+					Help: "Requests that the engine reports beyond those that gateways have sent there. Only engines whose latest report counts have this series.",
+					Use:  "If it is more than 0 for long, clients ask the engine directly, or another router does.",
+				},
+				{
 					Name: "pdrouter_engine_wait_seconds", Kind: Gauge, Unit: "seconds", Labels: []string{"engine"},
 					Help: "Predicted time until the engine begins with a prompt that it is given now.",
 					Use:  "If it is more than the objective on all engines that compute prompts, there are too few of them.",

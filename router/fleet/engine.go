@@ -38,6 +38,7 @@ type Engine struct {
 
 	inUse                    // what this gateway has there now
 	others       others      // what other gateways have there
+	reports      reports     // what it says of its requests itself
 	reachability             // whether it takes connections
 	run                      // which run of it answers, and what that run says
 	Draining     atomic.Bool // it takes no more requests
@@ -52,6 +53,7 @@ type Engine struct {
 // inUse is what this gateway has at an engine now.
 type inUse struct {
 	InFlight  atomic.Int64 // legs
+	begun     atomic.Int64 // legs since the start
 	Streaming atomic.Int64 // of them, streams that have brought tokens
 	Supplied  atomic.Int64 // of them, decode legs without a stream whose KV has come, as the engine's load has shown
 	Overdue   atomic.Int64 // of them, decode legs whose KV is overdue
@@ -61,6 +63,12 @@ type inUse struct {
 	slot        atomic.Pointer[cacheSlot] // its place in the prefix index; nil if it has none
 
 	holder atomic.Pointer[blocks.Holder] // its place in the index of blocks; nil if its blocks are not known
+}
+
+// Enter counts a leg that begins. It is in flight until InFlight is decremented.
+func (u *inUse) Enter() {
+	u.InFlight.Add(1)
+	u.begun.Add(1)
 }
 
 // Busy reports whether requests need the engine: it works on legs, or has KV that has not come to decode.

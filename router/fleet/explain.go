@@ -38,7 +38,7 @@ type ExplainedEngine struct {
 	policies.Explained
 	State     string  `json:"state"`
 	Why       string  `json:"why,omitempty"`                 // it is in this state
-	InFlight  int     `json:"in_flight"`                     // of all gateways
+	InFlight  int     `json:"in_flight"`                     // requests of whomever
 	Elsewhere int     `json:"in_flight_elsewhere,omitempty"` // of them, those of other gateways
 	Cached    int     `json:"cached_tokens"`                 // of the prompt; 0 if the policy does not look at it
 	CachedBy  string  `json:"cached_by,omitempty"`           // how that is known: events (the engine's own) or estimate; "" if it is not looked at
@@ -46,6 +46,8 @@ type ExplainedEngine struct {
 	Share     float64 `json:"share"`                         // of its part of the requests, below 1 in a slow start
 	Weight    float64 `json:"weight"`
 	Zone      string  `json:"zone,omitempty"`
+
+	Unrouted *UnroutedLoad `json:"unrouted,omitempty"` // what it reports beyond what gateways have sent there; nil if it does not
 }
 
 // Movable returns the moves that can come before a request, of which engines are thought to have so many tokens. done is false if they are only explained.
@@ -140,7 +142,7 @@ func pathsWithMoves(stages []policies.Stage) (paths []policies.Path) {
 }
 
 func explained(x policies.Explained, e *Engine, seen policies.Engine, now time.Time, slowStart time.Duration) ExplainedEngine {
-	out := ExplainedEngine{Explained: x, InFlight: seen.InFlight, Elsewhere: e.Elsewhere(), Cached: seen.Cached, Backlog: seen.Backlog, Weight: 1}
+	out := ExplainedEngine{Explained: x, InFlight: seen.InFlight, Elsewhere: e.Elsewhere(), Cached: seen.Cached, Backlog: seen.Backlog, Weight: 1, Unrouted: e.UnroutedAt(now)}
 	out.State, out.Why, out.Share = e.State(now, slowStart)
 	if p := seen.Place; p != nil {
 		out.Zone = p.Zone

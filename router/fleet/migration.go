@@ -164,9 +164,6 @@ func (e *Engine) Serves(now time.Time, slowStart time.Duration) bool {
 	return e.Usable() && e.proven.Load() && e.Health.Standing(now, slowStart).Out == health.InUse
 }
 
-// Requests is how many requests the engine has, those of other gateways too.
-func (e *Engine) Requests() int { return int(e.InFlight.Load()) + e.Elsewhere() }
-
 // Quiet reports whether no request waits for the engine's model, and the engine has no prompt to compute, as far as is known.
 func (f *Fleet) Quiet(e *Engine, now time.Time) bool {
 	if m := f.Models[e.Model]; m == nil || m.Queue.Stats().Waiting > 0 {

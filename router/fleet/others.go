@@ -27,7 +27,20 @@ func (e *Engine) SetOthers(o Others) {
 	e.others.inFlight.Store(int64(o.InFlight))
 	e.others.backlog.Store(int64(o.Backlog))
 	e.forecast.SetOthers(o.Others)
+	e.setElsewhere(o.InFlight)
 }
 
 // Elsewhere is how many legs other gateways have at the engine.
 func (e *Engine) Elsewhere() int { return int(e.others.inFlight.Load()) }
+
+// Requests is how many requests the engine has, those of other gateways and unrouted ones too.
+func (e *Engine) Requests(now time.Time) int {
+	unrouted, _ := e.unroutedAt(now)
+	return int(e.InFlight.Load()) + e.Elsewhere() + unrouted
+}
+
+// backlog is how many tokens of prompts it has yet to compute, likewise.
+func (e *Engine) backlog(now time.Time) int {
+	_, unrouted := e.unroutedAt(now)
+	return int(e.Backlog.Load()+e.others.backlog.Load()) + unrouted
+}

@@ -130,7 +130,7 @@ func (k *Selection) list(dst []policies.Engine, engines []*Engine, percent int) 
 	slowStart := *k.f.health.SlowStart
 	may := func(e *Engine) bool { return e.Usable() && (!k.provenOnly || e.proven.Load()) }
 	for _, e := range engines {
-		p := policies.Engine{Name: e.Name, InFlight: int(e.InFlight.Load()) + e.Elsewhere(), Place: e.placement.Load()}
+		p := policies.Engine{Name: e.Name, InFlight: e.Requests(k.Now), Place: e.placement.Load()}
 		if may(e) {
 			stand := e.Health.Standing(k.Now, slowStart)
 			p.Usable, p.Share = stand.Out == health.InUse && !k.excluded.Has(e), stand.Share
@@ -148,7 +148,7 @@ func (k *Selection) list(dst []policies.Engine, engines []*Engine, percent int) 
 			}
 		}
 		if k.prompt != nil {
-			p.Cached, p.Backlog = k.Cached(e), int(e.Backlog.Load()+e.others.backlog.Load())
+			p.Cached, p.Backlog = k.Cached(e), e.backlog(k.Now)
 		}
 		if k.adapter != "" && k.m.usesAdapters {
 			p.Adapter = e.AdapterSlots.Load().state(k.adapter)

@@ -142,7 +142,7 @@ func countKV(e *fleet.Engine, s KVState, by int64) {
 // Open takes the engine's count for a leg that ends with a context.
 func (l *Leg) Open(parent context.Context, e *fleet.Engine) {
 	l.Engine = e
-	e.InFlight.Add(1)
+	e.Enter()
 	if parent.Err() != nil {
 		l.Cancel(context.Cause(parent))
 		return
@@ -153,7 +153,7 @@ func (l *Leg) Open(parent context.Context, e *fleet.Engine) {
 // Join takes the engine's count for a leg of a request. It may outlive the request, but not the set.
 func (l *Leg) Join(s *upstream.CancelSet, e *fleet.Engine) {
 	l.Engine = e
-	e.InFlight.Add(1)
+	e.Enter()
 	l.reading()
 	s.Add(&l.Canceler)
 }

@@ -156,15 +156,15 @@ func (p *Plans) beginnings(s *Snapshot, now time.Time) map[kind][]beginning {
 // lessBusy returns the engine with the fewest requests of those that have fewer than the one that it is to read from; nil if there is none.
 func lessBusy(s *Snapshot, engines []*fleet.Engine, from *fleet.Engine, now time.Time) *fleet.Engine {
 	var to *fleet.Engine
-	for least := from.Requests(); least > 0; {
+	for least := from.Requests(now); least > 0; {
 		next := slices.IndexFunc(engines, func(e *fleet.Engine) bool {
-			return e.Requests() < least && e.Serves(now, *s.Config.Health.SlowStart) && s.Fleet.Reads(e, from)
+			return e.Requests(now) < least && e.Serves(now, *s.Config.Health.SlowStart) && s.Fleet.Reads(e, from)
 		})
 		if next < 0 {
 			break
 		}
 		to = engines[next]
-		least = to.Requests()
+		least = to.Requests(now)
 	}
 	return to
 }

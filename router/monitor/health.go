@@ -52,6 +52,9 @@ func (m *Monitor) watchHealth(ctx context.Context, e *fleet.Engine) {
 		default:
 			m.current().Fleet.WentDown(e, e.Missed())
 		}
+		if result == Healthy {
+			m.report(e)
+		}
 		held = m.Recount(ctx, e, held)
 		next.Reset(aligned(time.Now(), every-every/8+rand.N(every/4+1), every/bundles))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
@@ -277,5 +278,78 @@ func TestPeersAreBounded(t *testing.T) {
 				t.Errorf("an entry of %d bytes", len(e.value))
 			}
 		}
+	})
+}
+
+// TestPeersAreNotUnrouted: what an engine reports is compared with what all gateways have there. None takes the requests of another one, which it
+// hears of later, for requests that no gateway has sent, and neither one whose end it has seen before the engine has; but what a third party has
+// there counts at both.
+func TestPeersAreNotUnrouted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := &table{entries: map[string]entry{}}
+		gateways := []gateway{start(t, shared, leastLoad), start(t, shared, leastLoad)}
+		var at atomic.Int64 // requests at the engine
+		var legs sync.WaitGroup
+		draws := rand.New(rand.NewPCG(3, 4))
+		upTo := func(d time.Duration) time.Duration { return time.Duration(draws.Int64N(int64(d))) }
+		leg := func(e *fleet.Engine) {
+			there, back, took, left := upTo(5*time.Millisecond), upTo(5*time.Millisecond), 10*time.Millisecond+upTo(2*time.Second), draws.IntN(20) == 0
+			e.Enter()
+			legs.Go(func() {
+				time.Sleep(there)
+				at.Add(1)
+				time.Sleep(took)
+				if left { // the engine has yet to see that its client has left
+					e.InFlight.Add(-1)
+					time.Sleep(20 * back)
+					at.Add(-1)
+					return
+				}
+				at.Add(-1)
+				time.Sleep(back)
+				e.InFlight.Add(-1)
+			})
+		}
+		run := func(d time.Duration) (most int) {
+			for next, end := time.Now(), time.Now().Add(d); time.Now().Before(end); {
+				time.Sleep(10 * time.Millisecond)
+				for _, g := range gateways {
+					for range 3 {
+						if draws.IntN(10) == 0 {
+							leg(g.Engine("a"))
+						}
+					}
+					if u := g.Engine("a").UnroutedAt(time.Now()); u != nil {
+						most = max(most, u.Requests)
+					}
+				}
+				if time.Now().Before(next) {
+					continue
+				}
+				next = next.Add(2 * time.Second)
+				for _, g := range gateways {
+					e, asked, answered := g.Engine("a"), upTo(20*time.Millisecond), upTo(20*time.Millisecond)
+					legs.Go(func() {
+						before := e.CountLegs()
+						time.Sleep(asked)
+						r := fleet.Report{Running: int(at.Load()), Held: -1, Computed: -1}
+						time.Sleep(answered)
+						e.NoteReport(r, before, time.Now(), 3*time.Second)
+					})
+				}
+			}
+			return most
+		}
+		if most := run(10 * time.Minute); most > 0 {
+			t.Errorf("%d requests are taken for unrouted ones", most)
+		}
+		at.Add(40)
+		run(10 * time.Second)
+		for i, g := range gateways {
+			if u := g.Engine("a").UnroutedAt(time.Now()); u == nil || u.Requests < 20 || u.Requests > 40 {
+				t.Errorf("gateway %d: %+v; want nearly 40", i, u)
+			}
+		}
+		legs.Wait()
 	})
 }

@@ -20,7 +20,7 @@ export function explanation(e) {
   }
   for (const s of e.stages ?? []) {
     out.push(table(`${s.role}, by ${s.policy}`, ['', 'Engine', 'State', 'In flight', 'Cached tokens', 'Backlog tokens', 'Scores', 'Sum'], (s.engines ?? []).map((x) => [
-      x.taken ? '✓' : '', x.engine, [x.state, x.why].filter(Boolean).join(': '), x.in_flight, x.cached_tokens, x.backlog_tokens,
+      x.taken ? '✓' : '', x.engine, [x.state, x.why].filter(Boolean).join(': '), [x.in_flight, x.unrouted?.requests && `(${x.unrouted.requests} unrouted)`].filter((v) => v || v === 0).join(' '), x.cached_tokens, x.backlog_tokens,
       x.left_out || (x.scores ?? []).map((v) => `${v.scorer} ${v.score.toFixed(2)}×${v.weight}`).join(', '), x.left_out || !x.scores?.length ? '' : x.sum.toFixed(2)])));
   }
   return out;

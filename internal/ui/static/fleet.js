@@ -61,7 +61,7 @@ export function showEngines(s, managed, change) {
     badge(c.state.firstElementChild, e.state);
     show(c.state.children[1], Boolean(e.hand_offs?.recomputing));
     say(c.state.lastElementChild, [e.why, e.hand_offs?.recomputing ? 'it computes prompts that it should receive' : '', e.share < 1 && e.state === 'slow_start' ? `${Math.round(100 * e.share)} % of its requests` : '', e.events === false ? 'no event stream' : ''].filter(Boolean).join(' · '));
-    say(c.load, e.in_flight);
+    say(c.load, [e.in_flight, e.unrouted?.requests && `+ ${e.unrouted.requests} unrouted`].filter((v) => v || v === 0).join(' '));
     say(c.own, e.load ? `${e.load.running}, ${e.load.waiting}` : '');
     const leaks = e.load?.kv_use === undefined ? [] : [`${Math.round(100 * e.load.kv_use)} % in use`];
     if (e.uncollected) leaks.push(`held for ${e.uncollected} requests until decode has it`);
