@@ -22,6 +22,16 @@ import (
 // engine that has no cache. CONVERSATIONS says how many there are. The engines' answers are made from their KV, so KV of other tokens or of another
 // salt would make another answer.
 func TestMovedConversationsEqual(t *testing.T) {
+	t.Run("asked", func(t *testing.T) { movedConversationsEqual(t, nil) })
+	t.Run("pinned", func(t *testing.T) {
+		m := movedConversationsEqual(t, pinning)
+		if n := m.Router.Stats().Migration.PinsEnded; n[migration.PinRead] < 10 || n[migration.PinUnread] > 0 || n[migration.PinReplaced] == 0 {
+			t.Errorf("what was pinned: %v", n)
+		}
+	})
+}
+
+func movedConversationsEqual(t *testing.T, change func(*config.Config, map[string]*refengine.Config)) *movers {
 	conversations := 200
 	if n, err := strconv.Atoi(os.Getenv("CONVERSATIONS")); err == nil {
 		conversations = n
@@ -30,6 +40,9 @@ func TestMovedConversationsEqual(t *testing.T) {
 		c.Migration.Memory = 100 << 10
 		for _, e := range engines {
 			e.Adapters = []string{"adapter"}
+		}
+		if change != nil {
+			change(c, engines)
 		}
 	})
 	routertest.Eventually(t, "the adapter is known", func() bool {
@@ -48,7 +61,12 @@ func TestMovedConversationsEqual(t *testing.T) {
 	if got[migration.Moved] < conversations/10 || got[migration.Failed]+got[migration.Late]+got[migration.Refused]+got[migration.NoHandOff] > 0 {
 		t.Errorf("moves: %v", got)
 	}
+	m.config.Migration.PinnedFor = 0
+	if err := m.Router.Apply(m.config, m.Parts); err != nil {
+		t.Fatal(err)
+	}
 	m.freed(0)
+	return m
 }
 
 // answered has the gateway answer, as a stream or whole, with the token ids if the client asks for them, compares that with one engine's answer, and

@@ -178,5 +178,9 @@ func moveOf(m *policies.Moving) string {
 	if m == nil {
 		return ""
 	}
-	return fmt.Sprintf("%d tokens from %s in %.0f ms", m.Tokens, m.From, 1e3*m.Seconds)
+	how := ""
+	if m.Pinned {
+		how = ", pinned there"
+	}
+	return fmt.Sprintf("%d tokens from %s in %.0f ms%s", m.Tokens, m.From, 1e3*m.Seconds, how)
 }

@@ -119,7 +119,7 @@ func allMetrics(t *testing.T) *metrics {
 		Pairs:      []metadata.PairState{{Prefill: "p", Decode: "d", Reason: "heads"}},
 		HandOffs:   []handoff.PairStats{{Prefill: "p", Decode: "d"}},
 		Prefixes:   &prefixes.Stats{},
-		Migration:  &migration.Stats{},
+		Migration:  &migration.Stats{PinnedBlocks: map[string]int{"p": 3}},
 		Peers:      &peers.Stats{Gateways: 1},
 		KVEvents:   []kvevents.Stats{{Engine: "p", Age: 1}},
 		Moved:      []report.Moved{{Prefill: "p", Decode: "d"}},

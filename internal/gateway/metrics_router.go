@@ -7,6 +7,7 @@ import (
 	"pdrouter/router/fleet"
 	"pdrouter/router/handoff"
 	"pdrouter/router/kvevents"
+	"pdrouter/router/migration"
 )
 
 // collectRouter reports what the router knows at a scrape.
@@ -33,6 +34,12 @@ func collectRouter(out *telemetry.Scrape, s router.Stats) {
 		out.Set("pdrouter_migrations_waiting", float64(m.Waiting))
 		out.Set("pdrouter_conversations", float64(m.Conversations))
 		out.Set("pdrouter_conversation_bytes", float64(m.Bytes))
+		for engine, n := range m.PinnedBlocks {
+			out.Set("pdrouter_pinned_kv_blocks", float64(n), engine)
+		}
+		for end, n := range m.PinsEnded {
+			out.Set("pdrouter_pinned_answers_total", float64(n), migration.PinEnd(end).String())
+		}
 	}
 	if p := s.Prefixes; p != nil {
 		out.Set("pdrouter_prefix_entries", float64(p.Links))

@@ -111,6 +111,16 @@ func engines() []Subject {
 				{
 					Name: "pdrouter_conversation_bytes", Kind: Gauge, Unit: "bytes", Help: "Memory of these; migration.memory is the bound.",
 				},
+				{
+					Name: "pdrouter_pinned_kv_blocks", Kind: Gauge, Unit: "blocks", Labels: []string{"engine"},
+					Help: "KV blocks of answers that a decode engine with bidirectional_kv_xfer pins for a move of this gateway, within migration.pinned_share. Absent of engines that pin none.",
+				},
+				{
+					Name: "pdrouter_pinned_answers_total", Kind: Counter, Unit: "answers", Labels: []string{"result"},
+					Help: "Answers that were pinned for a move, by what became of that: read, not_read (the move failed, or was not needed), replaced (the conversation has gone on), not_kept (its turn is not), " +
+						"expired (migration.pinned_for), no_room (migration.pinned_share), engine_gone or stopped.",
+					Use: "Pins bring little if read is few beside the others. Then leave migration.pinned_for at 0.",
+				},
 			},
 		},
 		{

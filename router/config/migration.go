@@ -41,6 +41,12 @@ type Migration struct {
 	MinTokens int `yaml:"min_tokens"`
 	// MaxIdle is the time without a turn after which a conversation is not moved. Default 30m.
 	MaxIdle time.Duration `yaml:"max_idle"`
+	// PinnedFor is for how long what decode engines pin of their answers (vLLM's bidirectional_kv_xfer; connector vllm-nixl-pull, answers that are not
+	// streamed) is left pinned, so that a move can read it without a request to the engine. It must be less than the engines' decoder_kv_blocks_ttl
+	// (480 s unless set), as blocks that an engine has freed hold other tokens. It needs reclaim. Default 0: it is freed at once.
+	PinnedFor time.Duration `yaml:"pinned_for"`
+	// PinnedShare is the part of an engine's cache that may be pinned so, 0 to 1. Past it what has been pinned for longest is freed. Default 0.1.
+	PinnedShare float64 `yaml:"pinned_share"`
 	// Timeout bounds one move. Default 20s; less than the 30 s for which a stock engine keeps what it hands over.
 	Timeout time.Duration `yaml:"timeout"`
 }
@@ -59,6 +65,7 @@ func (m Migration) withDefaults() Migration {
 	setDefault(&m.MinTokens, 256)
 	setDefault(&m.MaxIdle, 30*time.Minute)
 	setDefault(&m.Timeout, 20*time.Second)
+	setDefault(&m.PinnedShare, 0.1)
 	return m
 }
 
@@ -86,6 +93,12 @@ func (m Migration) validate(v *faults) {
 	}
 	if m.MaxIdle < 0 {
 		v.add("migration.max_idle", "is "+m.MaxIdle.String(), "more than 0")
+	}
+	if m.PinnedFor < 0 || m.PinnedFor > 0 && m.PinnedFor < time.Second {
+		v.add("migration.pinned_for", "is "+m.PinnedFor.String(), "at least 1s, or 0")
+	}
+	if !(m.PinnedShare > 0 && m.PinnedShare <= 1) {
+		v.add("migration.pinned_share", fmt.Sprintf("is %v", m.PinnedShare), "more than 0, at most 1")
 	}
 	if m.Timeout < 0 || m.Timeout > 30*time.Second {
 		v.add("migration.timeout", "is "+m.Timeout.String(), "more than 0, at most 30s")

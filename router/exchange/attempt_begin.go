@@ -216,7 +216,7 @@ func (x *Exchange) decodeAnswered(a *attempt, v leg.Result, streams bool) {
 			l.Work.Whole(l.Answer.CompletionTokens)
 		}
 		if e.Kind == dispatch.EvDecodeWhole && a.split {
-			x.all.Reclaim.Answered(x.s.Reclaim, l.Engine, l.Answer.KVParams)
+			x.decodePins(a)
 		}
 		a.release()
 	}

@@ -73,6 +73,15 @@ func (t *turn) take(of openai.TokensOf, array []byte) {
 	}
 }
 
+// decodePins sees to what decode pins of its whole answer. Only a turn that comes to its end claims it; else it is freed soon.
+func (x *Exchange) decodePins(a *attempt) {
+	if l := &a.decode; x.turn != nil {
+		x.all.Moves.Answered(a.h.Request, l.Engine, l.Answer.KVParams)
+	} else {
+		x.all.Reclaim.Answered(x.s.Reclaim, l.Engine, l.Answer.KVParams)
+	}
+}
+
 // noteTurn has the turn kept, if it is whole and its tokens are known.
 func (x *Exchange) noteTurn(outcome dispatch.Outcome) {
 	t, a := x.turn, x.cur
@@ -80,6 +89,7 @@ func (x *Exchange) noteTurn(outcome dispatch.Outcome) {
 		return
 	}
 	n := migration.NewTurn(x.m, t.adapter, x.b, x.tenant, x.selection.Session())
+	n.Answer = a.h.Request
 	n.IDs, n.Prompt, n.Trace, n.Decode = append(t.prompt, t.answer...), len(t.prompt), t.trace, a.decode.Engine
 	if a.split {
 		n.Prefill = a.prefill.Engine

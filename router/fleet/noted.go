@@ -25,10 +25,11 @@ func (e *Engine) CacheSize() CacheSize {
 	return CacheSize{}
 }
 
-// UsesCacheSize reports whether it matters how the engine's cache is divided: a policy looks at prefixes, or clients may get prefill's token.
+// UsesCacheSize reports whether it matters how the engine's cache is divided: a policy looks at prefixes, clients may get prefill's token, or the engine
+// pins what it has answered.
 func (f *Fleet) UsesCacheSize(e *Engine) bool {
 	m := f.Models[e.Model]
-	return f.Prefixes != nil || m != nil && m.FirstTokenOfPrefill
+	return f.Prefixes != nil || e.Pins() || m != nil && m.FirstTokenOfPrefill
 }
 
 // SetCacheSize notes what the engine says of its prefix cache. With another size the index begins anew for it.

@@ -33,6 +33,7 @@ type conversation struct {
 	turned   time.Time
 	turns    decayed
 	scale    float64 // what was estimated of the prompt's tokens from its text, for each of them: policies know no others
+	pin      *pin    // what decode pins of it, for a move; nil: nothing
 	awaited  bool    // a request waits for a move of it
 	moved    bool    // there was one since its latest turn
 	lastMove *Ended  // since its latest turn; nil: there was none
@@ -118,6 +119,7 @@ type conversations struct {
 	by          map[tokens.Sum]*conversation
 	opened      map[tokens.Sum]*conversation // by their openings
 	tenants     map[string]*tenant
+	forgotten   func(*conversation) // is called for each that is not kept any more
 }
 
 // tenant is whose conversations are kept.
@@ -127,8 +129,8 @@ type tenant struct {
 	ring conversation // a sentinel: next of it is the one with the latest turn
 }
 
-func newConversations() *conversations {
-	return &conversations{by: map[tokens.Sum]*conversation{}, opened: map[tokens.Sum]*conversation{}, tenants: map[string]*tenant{}}
+func newConversations(forgotten func(*conversation)) *conversations {
+	return &conversations{forgotten: forgotten, by: map[tokens.Sum]*conversation{}, opened: map[tokens.Sum]*conversation{}, tenants: map[string]*tenant{}}
 }
 
 // put keeps a tenant's conversation after a turn, in place of what was kept of it before that turn, which it returns; nil if that is nothing. was
@@ -171,6 +173,7 @@ func (t *conversations) remove(c *conversation) {
 	if c.tenant.used == 0 {
 		delete(t.tenants, c.tenant.name)
 	}
+	t.forgotten(c)
 }
 
 // before is the one that the latest of these turns is of; nil if none is kept.

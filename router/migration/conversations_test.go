@@ -17,7 +17,7 @@ import (
 // TestTenantsShareMemory has one tenant bring ever more conversations. The others keep theirs, as far as these are within their shares.
 func TestTenantsShareMemory(t *testing.T) {
 	one := (&conversation{ids: make([]uint32, 100)}).size()
-	all := newConversations()
+	all := newConversations(func(*conversation) {})
 	all.setLimit(30 * one)
 	n := uint64(0)
 	put := func(tenant string) {
@@ -49,7 +49,7 @@ func TestTenantsShareMemory(t *testing.T) {
 func TestConversationsProperty(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		all := newConversations()
+		all := newConversations(func(*conversation) {})
 		all.setLimit(1 + rng.IntN(20_000))
 		for n := range 60 {
 			c := &conversation{key: tokens.Sum{rng.Uint64N(20)}, ids: make([]uint32, rng.IntN(200)), turned: time.Unix(int64(n), 0)}

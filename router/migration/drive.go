@@ -37,12 +37,20 @@ type driver struct {
 
 // drive moves the KV, until it is there or what was begun is freed. ctx ends when the time is over, or the gateway stops.
 func (d *driver) drive(ctx context.Context) Result {
-	if why, any := d.cut(); !any {
-		return why
-	}
 	d.events, d.result = make(chan Event, 5), Failed
 	d.h.Shape = openai.ShapeCompletions
 	d.h.Draw()
+	begin := Event{Kind: EvStart}
+	if d.Pin != nil {
+		begin.Kind, d.h.KVParams = EvExported, d.Pin.Params
+		d.h.Endpoint, _ = connector.ParseEndpoint(d.Pin.Params) // it was read when the answer came
+	}
+	if why, any := d.cut(); !any {
+		if d.Pin != nil {
+			d.perform(Action{Do: DoFreeExport})
+		}
+		return why
+	}
 	late := context.AfterFunc(ctx, func() { d.events <- Event{Kind: EvEnd, Why: Late} })
 	defer late()
 	stops := context.AfterFunc(d.over, func() { d.events <- Event{Kind: EvEnd, Why: Stopped} })
@@ -53,7 +61,7 @@ func (d *driver) drive(ctx context.Context) Result {
 	if !d.name() {
 		return Failed
 	}
-	d.step(Event{Kind: EvStart})
+	d.step(begin)
 	for d.move.State != StDone {
 		d.step(<-d.events)
 	}
@@ -64,7 +72,7 @@ func (d *driver) drive(ctx context.Context) Result {
 func (d *driver) cut() (why Result, any bool) {
 	model := d.s.Fleet.Models[d.c.model]
 	has := d.s.Fleet.Leading(d.c.asFleet(model, fleet.Decode, d.began), d.c.saltText, d.IDs)
-	if n, known := has(d.From); known && n < len(d.IDs) {
+	if n, known := has(d.From); known && n < len(d.IDs) && d.Pin == nil {
 		if d.IDs = d.IDs[:n-n%blockOf(d.s.Fleet, model)]; len(d.IDs) < max(1, d.s.Config.Migration.MinTokens) {
 			return Evicted, false
 		}
@@ -214,7 +222,7 @@ func (d *driver) imported(v leg.Result) Event {
 // job is what frees what the move may leave with the two engines.
 func (d *driver) job() *reclaim.Job {
 	m := reclaim.NewJob(d.s.Reclaim, &d.h, d.conn, d.c.model, d.From, d.To)
-	m.Tokens = len(d.IDs)
+	m.Tokens, m.Pinned = len(d.IDs), d.Pin != nil
 	return m
 }
 

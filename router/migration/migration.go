@@ -92,13 +92,36 @@ func (m *Mover) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			m.end()
+			m.sweep(true)
 			return
 		case <-m.wake:
 		case <-timer.C:
 		}
 		now := time.Now()
 		again := m.look(now)
-		timer.Reset(min(again, m.startDue(now)))
+		timer.Reset(min(again, m.startDue(now), m.sweep(false)))
+	}
+}
+
+// sweep frees what decode is not to pin any longer, and returns when to look again. With stops that is all of it.
+func (m *Mover) sweep(stops bool) time.Duration {
+	again := m.plans.Sweep(m.current(), stops, time.Now())
+	m.tell()
+	return again
+}
+
+// Answered is called when a decode engine has answered a split request to its end. What it pins of the answer is kept for a move if a turn is to name it,
+// and freed otherwise. kv are the kv_transfer_params of the answer. It does not block.
+func (m *Mover) Answered(turn string, d *fleet.Engine, kv []byte) {
+	s := m.current()
+	held := m.reclaim.Pinned(s.Reclaim, d, kv)
+	switch {
+	case held == nil:
+	case m.plans.Keep(s, turn, d, held, time.Now()):
+		m.tell()
+		background.Notify(m.wake)
+	default:
+		m.reclaim.Unpin([]*reclaim.Pinned{held})
 	}
 }
 
@@ -160,8 +183,9 @@ func (m *Mover) ended(dr *driver, result Result) {
 	}
 }
 
-// tell tells of the moves that have ended, or that there are not, since the last time.
+// tell tells of the moves that have ended, or that there are not, since the last time, and frees what decode is not to pin any longer.
 func (m *Mover) tell() {
+	m.reclaim.Unpin(m.plans.Freed())
 	for _, e := range m.plans.Told() {
 		m.observe(e)
 	}

@@ -89,6 +89,9 @@ func (m *Move) Step(e Event, out []Action) []Action {
 		case EvStart:
 			m.State = StExporting
 			return append(out, Action{Do: DoExport})
+		case EvExported: // for any engine that wants it, before there was a move
+			m.State = StImporting
+			return append(out, Action{Do: DoImport})
 		case EvEnd:
 			return m.done(e.Why, out)
 		}

@@ -17,6 +17,7 @@ type Plans struct {
 	mu     sync.Mutex
 	moves  string // what migration.mode and migration.uses were when Update looked last
 	known  *conversations
+	pins   pins
 	lanes  map[lane]*queue
 	unable fleet.PerEngine[inability]
 	seen   seen
@@ -29,10 +30,16 @@ type Plans struct {
 
 // NewPlans returns one that knows no conversations, and keeps none before Update.
 func NewPlans() *Plans {
-	return &Plans{
-		budgets: fleet.NewPerEngine[budget](), known: newConversations(), unable: fleet.NewPerEngine[inability](), lanes: map[lane]*queue{}, slower: 1,
+	p := &Plans{
+		budgets: fleet.NewPerEngine[budget](), pins: newPins(), unable: fleet.NewPerEngine[inability](), lanes: map[lane]*queue{}, slower: 1,
 		seen: seen{running: map[*Planned]Shown{}},
 	}
+	p.known = newConversations(func(c *conversation) {
+		if c.pin != nil {
+			p.pins.give(c.pin, PinReplaced)
+		}
+	})
+	return p
 }
 
 // Planned is a move that is to be carried out.
@@ -41,6 +48,7 @@ type Planned struct {
 	From, To *fleet.Engine
 	IDs      []uint32      // that are moved: whole blocks. Whoever carries it out may leave some of the last ones out
 	Within   time.Duration // it ends within that
+	Pin      *Pin          // From pins them for another engine already; nil: it is to be asked. Whoever carries it out sees that it is read or freed
 
 	predicted, patience time.Duration // as those of Ended
 	s                   *Snapshot
@@ -81,8 +89,13 @@ func (p *Plans) beginLocked(w *Planned, now time.Time) {
 // Ended notes the end of a move, and returns it as it is told of.
 func (p *Plans) Ended(w *Planned, result Result, now time.Time) Ended {
 	out := w.ended(result, now.Sub(w.began))
-	p.learn(w, out)
+	if w.Pin == nil { // else it took less than a whole move
+		p.learn(w, out)
+	}
 	p.mu.Lock()
+	if w.Pin != nil {
+		p.pins.read(w.From, result, now)
+	}
 	if w.queue != nil {
 		w.queue.moving--
 	}
@@ -96,8 +109,8 @@ func (p *Plans) Ended(w *Planned, result Result, now time.Time) Ended {
 		}
 	}
 	if out.Result == Moved {
-		out.Bytes = metadata.TokenBytes(w.s.Fleet.Records(w.To)) * float64(out.Tokens)
 		model := w.s.Fleet.Models[w.c.model]
+		out.Bytes = metadata.TokenBytes(w.s.Fleet.Records(w.To)) * float64(out.Tokens)
 		p.slower += (out.Took.Seconds()/model.MoveSeconds(out.Tokens) - p.slower) / 8
 	}
 	switch {
@@ -161,6 +174,9 @@ type Stats struct {
 	Running       int `json:"running"`       // moves
 	Waiting       int `json:"waiting"`       // conversations that are to be moved
 
+	PinnedBlocks map[string]int  `json:"pinned_blocks,omitempty"` // by engine, that it pins for a move of this gateway
+	PinsEnded    [PinEnds]uint64 `json:"-"`                       // what became of what engines had pinned
+
 	Moves []Shown `json:"moves,omitempty"` // those that run, those that wait, and the latest that are over, the last first
 }
 
@@ -168,7 +184,7 @@ type Stats struct {
 func (p *Plans) Stats(now time.Time) Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Stats{Conversations: len(p.known.by), Bytes: p.known.used, Running: len(p.seen.running), Moves: p.shownLocked(now)}
+	s := Stats{Conversations: len(p.known.by), Bytes: p.known.used, Running: len(p.seen.running), Moves: p.shownLocked(now), PinnedBlocks: p.pins.blocks(), PinsEnded: p.pins.ended}
 	for _, q := range p.lanes {
 		s.Waiting += len(q.waiting)
 	}

@@ -61,6 +61,7 @@ func (p *Plans) Offer(s *Snapshot, f *fleet.Fleet, model *fleet.Model, t *Turn, 
 			continue
 		}
 		move := policies.Move{From: from.Name, Tokens: tokens, Work: workOf(from, now)}
+		move.Pinned = p.pins.serves(c, from, tokens, now)
 		move.Cached = min(cached(from), int(float64(tokens)*c.scale))
 		move.Last = max(1, int(float64(block)*c.scale))
 		move.Prefill = p.secondsLocked(o, from, model.Prefill, tokens, now, &move.Differs)
@@ -125,13 +126,18 @@ func (p *Plans) Begin(o *Offer, choice policies.Choice, now time.Time, may func(
 	if choice.Split {
 		to, seconds = o.model.Prefill[choice.Prefill], move.Prefill[choice.Prefill]
 	}
+	wait := move.Work.Wait
+	if move.Pinned {
+		wait = 0
+	}
 	w = &Planned{Reason: ForRoute, From: at.engine, To: to, IDs: c.ids[:move.Tokens], s: o.s, c: c, run: at.run, role: role,
-		predicted: secondsOf(move.Work.Wait + workOf(to, now).Wait + seconds), patience: min(secondsOf(float64(choice.Patience)), o.s.Config.Migration.Timeout)}
+		predicted: secondsOf(wait + workOf(to, now).Wait + seconds), patience: min(secondsOf(float64(choice.Patience)), o.s.Config.Migration.Timeout)}
 	w.Within = w.patience
 	begun = w.ended(DryRun, 0)
 	begun.From = move.From
 	if o.s.Config.Migration.Mode == config.MigrationEnabled {
 		if p.known.has(c) && !c.awaited && !c.moved && at.engine.Name == move.From && p.givesLocked(o.s, at, now) && p.takesPartLocked(o.s, to, now) && may() {
+			w.Pin = p.pins.take(c, at.engine, move.Tokens, blockOf(o.s.Fleet, o.model), now)
 			p.beginLocked(w, now)
 			c.awaited = true
 			return w, begun

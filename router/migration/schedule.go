@@ -137,6 +137,7 @@ func (p *Plans) startLocked(s *Snapshot, l lane, q *queue, now time.Time, may fu
 		return nil, busyPause, true
 	}
 	w = &Planned{Reason: l.reason, From: l.from, To: to, IDs: c.ids[:tokens], Within: s.Config.Migration.Timeout, s: s, c: c, run: t.run, role: t.role, queue: q}
+	w.Pin = p.pins.take(c, l.from, tokens, blockOf(s.Fleet, model), now)
 	p.beginLocked(w, now)
 	q.waiting = q.waiting[1:]
 	q.moving++

@@ -42,6 +42,7 @@ type Turn struct {
 
 	// IDs to Decode are set at its end. Before, IDs are those of the prompt if the client sends them.
 	IDs    []uint32 // of prompt and answer; they must not be changed afterwards
+	Answer string   // by which Keep knows its answer; "" if decode pins nothing of it
 	Prompt int      // how many of them are the prompt's
 	Trace  *fleet.PromptTrace
 
@@ -100,6 +101,7 @@ func (p *Plans) Note(s *Snapshot, t *Turn, now time.Time) (moved *Ended, due boo
 	if s.Config.Migration.Mode != config.MigrationEnabled || !p.known.has(c) {
 		return moved, false
 	}
+	p.pins.claim(t.Answer, c, s.Config.Migration.PinnedFor)
 	for _, at := range c.at { // its engine may have begun to drain during the turn
 		if at.engine != nil && p.lanes[lane{reason: ForDrain, from: at.engine}] != nil {
 			p.leaveLocked(s, at.engine, c, now)

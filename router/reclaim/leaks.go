@@ -255,7 +255,10 @@ func (r *Reclaimer) leakIf(ctx context.Context, m *Job, why Cause, d Certainty) 
 func (r *Reclaimer) addLeak(m *Job, holder *fleet.Engine, why Cause, block int) {
 	blocks := (max(m.Tokens, 1) + block - 1) / block
 	lease := time.Duration(forever)
-	if holder == m.Prefill {
+	switch {
+	case holder == m.Prefill && m.Pinned:
+		lease = pinnedFor
+	case holder == m.Prefill:
 		lease = prefillLease
 	}
 	r.Leaks.Add(holder, why, blocks, lease, time.Now())

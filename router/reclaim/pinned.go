@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,26 +14,53 @@ import (
 )
 
 // Answered is called when a decode engine has answered a split request to its end. With vLLM's bidirectional_kv_xfer the engine then pins the
-// blocks of prompt and answer for minutes, so that the prefill engine of the next turn may read them. Nobody reads them here, so they are freed
-// by the message that such a reader would send, or counted as held. kv are the kv_transfer_params of the answer: without them nothing is pinned.
-// It does not block.
+// blocks of prompt and answer for minutes, so that another engine may read them. They are freed, as nobody is to read them. kv are the
+// kv_transfer_params of the answer: without them nothing is pinned. It does not block.
 func (r *Reclaimer) Answered(s *Snapshot, d *fleet.Engine, kv []byte) {
+	if p := r.Pinned(s, d, kv); p != nil {
+		r.Unpin([]*Pinned{p})
+	}
+}
+
+// Pinned is what an answer says that its decode engine pins; nil if that is nothing. It is to be read by an engine, or given to Unpin.
+func (r *Reclaimer) Pinned(s *Snapshot, d *fleet.Engine, kv []byte) *Pinned {
 	if kv == nil || !d.Origin.Connector.Traits().Reads {
-		return
+		return nil
 	}
 	p, ok := pinnedOf(s, d, kv)
 	if !ok {
-		return
+		return nil
 	}
 	if d.NotePins() {
 		r.log.Warn("engine pins the KV of what it has answered (bidirectional_kv_xfer)", "engine", d.Name)
 	}
-	why := p.cannotFree()
-	if why == CauseNone && !r.tasks.Try(s.Limits.Background, s.Timeouts.Cleanup, func(ctx context.Context) { r.unpin(ctx, &p) }) {
-		why = CauseBusy
-	}
-	if why != CauseNone {
-		r.stayPinned(&p, why)
+	return p
+}
+
+// Unpin has engines free what they pin, by the message that a reader would send, or counts it as held. It does not block.
+func (r *Reclaimer) Unpin(all []*Pinned) {
+	for len(all) > 0 {
+		d := all[0].d
+		var of []*Pinned
+		all = slices.DeleteFunc(slices.Clone(all), func(p *Pinned) bool {
+			if p.d == d {
+				of = append(of, p)
+			}
+			return p.d == d
+		})
+		why := of[0].cannotFree()
+		if why == CauseNone && !r.tasks.Try(of[0].s.Limits.Background, of[0].s.Timeouts.Cleanup, func(ctx context.Context) {
+			for _, p := range of {
+				r.unpin(ctx, p)
+			}
+		}) {
+			why = CauseBusy
+		}
+		if why != CauseNone {
+			for _, p := range of {
+				r.stayPinned(p, why)
+			}
+		}
 	}
 }
 
@@ -44,12 +72,12 @@ func (r *Reclaimer) Streamed(s *Snapshot, d *fleet.Engine, model string, h *conn
 	if !d.Pins() {
 		return
 	}
-	p := pinned{
+	p := &Pinned{
 		s: s, d: d, tokens: tokens, name: string(h.Shape.AppendEngineRequest(nil, h.Request)), streamed: true,
 		at: &connector.PrefillEndpoint{EngineID: d.ChannelReport().Run, TP: max(1, d.Origin.Entry.TensorParallel), PP: 1},
 	}
 	if why := p.cannotFree(); why != CauseNone {
-		r.stayPinned(&p, why)
+		r.stayPinned(p, why)
 		return
 	}
 	of := r.streams.Of(d)
@@ -66,7 +94,7 @@ func (r *Reclaimer) Streamed(s *Snapshot, d *fleet.Engine, model string, h *conn
 // that comes later.
 type pinnedStreams struct {
 	mu      sync.Mutex
-	ended   []pinned // those that no later request is awaited for yet
+	ended   []*Pinned // those that no later request is awaited for yet
 	running bool     // the goroutine
 }
 
@@ -85,22 +113,22 @@ func (r *Reclaimer) unpinStreams(of *pinnedStreams, model string) {
 }
 
 // unpinAll frees what one engine pins for streams that have ended, once it has completed a later request.
-func (r *Reclaimer) unpinAll(all []pinned, model string) {
+func (r *Reclaimer) unpinAll(all []*Pinned, model string) {
 	s := all[len(all)-1].s
 	ctx, cancel := context.WithTimeout(r.tasks.Context(), s.Timeouts.Cleanup)
 	defer cancel()
 	passed := r.wait(ctx, s, all[0].d, model, time.Now())
-	for i := range all {
+	for _, p := range all {
 		if passed {
-			r.unpin(ctx, &all[i])
+			r.unpin(ctx, p)
 		} else {
-			r.stayPinned(&all[i], CauseNoBarrier)
+			r.stayPinned(p, CauseNoBarrier)
 		}
 	}
 }
 
-// pinned is what a decode engine pins for one request.
-type pinned struct {
+// Pinned is what a decode engine pins for one request.
+type Pinned struct {
 	s      *Snapshot
 	d      *fleet.Engine
 	at     *connector.PrefillEndpoint // of the run
@@ -108,20 +136,42 @@ type pinned struct {
 	tokens int
 
 	streamed bool // so the engine has not said any of this
+	params   []byte
+	blocks   int // 0: they are not one list
 }
 
+// Tokens is of how many tokens of prompt and answer the KV is.
+func (p *Pinned) Tokens() int { return p.tokens }
+
+// Blocks is how many blocks are pinned; 0 if they are not one list.
+func (p *Pinned) Blocks() int { return p.blocks }
+
+// Params are the kv_transfer_params that said so.
+func (p *Pinned) Params() []byte { return p.params }
+
+// Run is the engine's own name of its run.
+func (p *Pinned) Run() string { return p.at.EngineID }
+
+// Frees reports whether Unpin can free it.
+func (p *Pinned) Frees() bool { return p.cannotFree() == CauseNone }
+
 // pinnedOf is what the params of an answer say is pinned. It reports false if that is nothing.
-func pinnedOf(s *Snapshot, d *fleet.Engine, kv []byte) (pinned, bool) {
+func pinnedOf(s *Snapshot, d *fleet.Engine, kv []byte) (*Pinned, bool) {
 	said, ok := connector.ParseKVParams(kv)
 	at, located := connector.ParseEndpoint(kv)
 	if !ok || !located || !said.Pins || len(said.Request) == 0 {
-		return pinned{}, false
+		return nil, false
 	}
-	return pinned{s: s, d: d, at: at, name: string(jsonscan.Unescape(nil, said.Request)), tokens: connector.ParseHanded(kv).Tokens}, true
+	of := connector.ParseHanded(kv)
+	p := &Pinned{s: s, d: d, at: at, name: string(jsonscan.Unescape(nil, said.Request)), tokens: of.Tokens, params: slices.Clone(kv)}
+	if of.Groups == 1 {
+		p.blocks = max(of.Blocks, 0)
+	}
+	return p, true
 }
 
 // cannotFree returns why what is pinned cannot be freed; CauseNone if it can.
-func (p *pinned) cannotFree() Cause {
+func (p *Pinned) cannotFree() Cause {
 	switch {
 	case p.s.Agent == nil:
 		return CauseNoAgent
@@ -136,7 +186,7 @@ func (p *pinned) cannotFree() Cause {
 }
 
 // unpin frees what is pinned for a request that its engine has surely finished.
-func (r *Reclaimer) unpin(ctx context.Context, p *pinned) {
+func (r *Reclaimer) unpin(ctx context.Context, p *Pinned) {
 	switch err := p.notify(ctx); {
 	case err == nil:
 		r.Leaks.reclaimed("answered", "notify_decode")
@@ -147,7 +197,7 @@ func (r *Reclaimer) unpin(ctx context.Context, p *pinned) {
 }
 
 // notify tells the engine's ranks that the blocks were read. Each frees its own by one message.
-func (p *pinned) notify(ctx context.Context) error {
+func (p *Pinned) notify(ctx context.Context) error {
 	to, err := ranksOf(ctx, p.s, p.d, p.at)
 	if err != nil {
 		return err
@@ -156,7 +206,7 @@ func (p *pinned) notify(ctx context.Context) error {
 }
 
 // stayPinned counts what the engine pins until it frees it by itself.
-func (r *Reclaimer) stayPinned(p *pinned, why Cause) {
+func (r *Reclaimer) stayPinned(p *Pinned, why Cause) {
 	block := cmp.Or(recordedBlock(p.s.Fleet.Records(p.d)...), defaultBlock)
 	blocks := (max(p.tokens, 1) + block - 1) / block
 	r.Leaks.Add(p.d, why, blocks, pinnedFor, time.Now())

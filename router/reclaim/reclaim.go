@@ -76,6 +76,7 @@ type Job struct {
 	Taking          *leg.Request // decode's, of one token, under the same id; nil if none is to be sent
 	Tokens          int          // of the prompt, estimated
 	FirstParams     []byte       // what prefill has answered already; nil if it has not
+	Pinned          bool         // what prefill holds it pins for longer than a prompt (bidirectional_kv_xfer)
 	Probe           bool         // it is a handshake: no request is sent for its sake while others fail
 	counted         bool         // KV of the request was counted as left already: with one engine or two, it is one ending
 }
