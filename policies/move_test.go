@@ -26,6 +26,7 @@ func TestMovesByPrice(t *testing.T) {
 		name            string
 		prefill, decode []known
 		seconds         float64
+		pinned          bool
 		want            answer
 	}{
 		{name: "idle engines", decode: []known{at(0, 0, 32_000), at(0, 0, 0)}, seconds: .1, want: answer{-1, 0, 0}},
@@ -35,10 +36,16 @@ func TestMovesByPrice(t *testing.T) {
 		{name: "the other has it too", decode: []known{at(0, 30, 32_000), at(0, 0, 32_000)}, seconds: .1, want: answer{-1, 1, 0}},
 		{name: "to prefill, and back", prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 30, 32_000)}, seconds: .1, want: answer{0, 0, 1}},
 		{name: "its engine computes prompts for long", decode: []known{at(9, 30, 32_000), at(0, 0, 0)}, seconds: .1, want: answer{-1, 1, 0}},
+		{name: "its engine computes prompts for long, and pins it", decode: []known{at(9, 30, 32_000), at(0, 0, 0)}, seconds: .1, pinned: true, want: answer{-1, 1, 1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := fleetOf(tt.prefill, tt.decode, demand)
-			f.Forecast.Moves = []Move{moveOfPrompt(tt.decode[0].Work, tt.seconds, len(tt.prefill), len(tt.decode))}
+			move := func(seconds float64) Move {
+				m := moveOfPrompt(tt.decode[0].Work, seconds, len(tt.prefill), len(tt.decode))
+				m.Pinned = tt.pinned
+				return m
+			}
+			f.Forecast.Moves = []Move{move(tt.seconds)}
 			q := Request{PromptTokens: 33_000}
 			c, stages := costPolicy(t, "").Explain(q, f, Draw{})
 			if got := (answer{c.Prefill, c.Decode, c.Move}); got != tt.want {
@@ -47,12 +54,12 @@ func TestMovesByPrice(t *testing.T) {
 			if c.Move == 0 {
 				return
 			}
-			f.Forecast.Moves[0] = moveOfPrompt(tt.decode[0].Work, float64(c.Patience)*1.01, len(tt.prefill), len(tt.decode))
+			f.Forecast.Moves[0] = move(float64(c.Patience) * 1.01)
 			f.Forecast.Moves[0].Differs, f.Forecast.Demand.Error = 0, 0
 			if late := costPolicy(t, "").Choose(q, f, Draw{}); late.Move > 0 {
 				t.Errorf("%+v: a move is worth while that takes longer than its patience, which is %v s", late, c.Patience)
 			}
-			f.Forecast.Moves[0] = moveOfPrompt(tt.decode[0].Work, float64(c.Patience)/2, len(tt.prefill), len(tt.decode))
+			f.Forecast.Moves[0] = move(float64(c.Patience) / 2)
 			f.Forecast.Moves[0].Differs = 0
 			if soon := costPolicy(t, "").Choose(q, f, Draw{}); soon.Move == 0 {
 				t.Errorf("a move is not worth while that takes half its patience, which is %v s", c.Patience)

@@ -175,7 +175,7 @@ func (m *Mover) ended(dr *driver, result Result) {
 	if out.Result == Moved {
 		message = "conversation moved"
 	}
-	m.log.Info(message, "reason", out.Reason.String(), "result", out.Result.String(), "from", out.From, "to", out.To, "tokens", out.Tokens,
+	m.log.Info(message, "reason", out.Reason.String(), "result", out.Result.String(), "from", out.From, "to", out.To, "tokens", out.Tokens, "pinned", dr.Pin != nil,
 		"took_seconds", out.Took.Seconds(), "transfer_id", dr.h.Transfer)
 	background.Notify(m.wake)
 	if dr.told != nil {

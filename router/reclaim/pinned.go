@@ -95,7 +95,7 @@ func (r *Reclaimer) Streamed(s *Snapshot, d *fleet.Engine, model string, h *conn
 type pinnedStreams struct {
 	mu      sync.Mutex
 	ended   []*Pinned // those that no later request is awaited for yet
-	running bool     // the goroutine
+	running bool      // the goroutine
 }
 
 // unpinStreams frees what there is until there is nothing.
