@@ -60,30 +60,35 @@ func TestMoveReadsPinned(t *testing.T) {
 
 // TestPinnedEnds: what nobody reads is freed when its time is over, when the conversation goes on, when moves are turned off, and when the gateway stops.
 func TestPinnedEnds(t *testing.T) {
-	for want, end := range map[migration.PinEnd]func(m *movers, c *talk){
-		migration.PinExpired: func(*movers, *talk) {},
-		migration.PinReplaced: func(m *movers, c *talk) {
+	for _, tt := range []struct {
+		name string
+		want migration.PinEnd
+		end  func(m *movers, c *talk)
+	}{
+		{"its time is over", migration.PinExpired, func(*movers, *talk) {}},
+		{"the conversation goes on", migration.PinReplaced, func(m *movers, c *talk) {
 			c.say("and then?")
 			m.Post(routertest.PathChat, c.body(8, true), "X-Session-Id", c.name) // a stream does not say what is pinned
-		},
-		migration.PinStopped: func(m *movers, _ *talk) {
+		}},
+		{"moves are turned off", migration.PinStopped, func(m *movers, _ *talk) {
 			m.config.Migration.Mode = config.MigrationDryRun
 			if err := m.Router.Apply(m.config, m.Parts); err != nil {
 				m.t.Fatal(err)
 			}
-		},
+		}},
+		{"the gateway stops", migration.PinStopped, func(m *movers, _ *talk) { m.Stop() }},
 	} {
-		t.Run(want.String(), func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			m := newMovers(t, 2, func(c *config.Config, engines map[string]*refengine.Config) {
 				pinning(c, engines)
-				if want == migration.PinExpired {
+				if tt.want == migration.PinExpired {
 					c.Migration.PinnedFor = 2 * time.Second
 				}
 			})
 			c := new(talk)
 			m.pinned(c)
-			end(m, c)
-			m.pinsEnded(want)
+			tt.end(m, c)
+			m.pinsEnded(tt.want)
 		})
 	}
 }

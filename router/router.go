@@ -163,6 +163,7 @@ var errStopped = errors.New("the router stops")
 // call twice.
 func (r *Router) Close() {
 	r.pairs.Close()
+	r.moves.Close()
 	r.backgrounds.Close()
 	late := time.AfterFunc(min(r.snapshot().cfg.Timeouts.Cleanup, r.snapshot().cfg.Timeouts.Drain), func() {
 		r.tasks.Stop(errStopped)

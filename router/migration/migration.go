@@ -92,7 +92,6 @@ func (m *Mover) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			m.end()
-			m.sweep(true)
 			return
 		case <-m.wake:
 		case <-timer.C:
@@ -102,6 +101,9 @@ func (m *Mover) Run(ctx context.Context) {
 		timer.Reset(min(again, m.startDue(now), m.sweep(false)))
 	}
 }
+
+// Close frees what decode pins for moves, and keeps nothing more. It is to be called while engines can still be told; it does not wait for that.
+func (m *Mover) Close() { m.sweep(true) }
 
 // sweep frees what decode is not to pin any longer, and returns when to look again. With stops that is all of it.
 func (m *Mover) sweep(stops bool) time.Duration {
