@@ -43,7 +43,8 @@ type Path struct {
 type part struct {
 	engine  *Engine
 	at      int     // its index in the role
-	seconds float64 // until the prompt is computed; between tokens
+	seconds float64 // until the prompt is computed, if it overtakes none; between tokens
+	sooner  float64 // by how much sooner it is computed because it overtakes others. That is not in the price: these wait longer for it
 	step    float64 // seconds of one, as the engine is now
 	within  float64 // how likely that is within the objective
 	streams float64
@@ -203,6 +204,7 @@ func (w *Work) ITL() (now, alone float64) {
 func (p *pricing) computing(e *Engine, w *Work, at int) part {
 	reads, work := w.prompt(p.q.PromptTokens, max(1, p.q.PromptTokens-e.Cached))
 	out := part{engine: e, at: at, seconds: max(w.Wait, reads) + work}
+	out.sooner = out.seconds - work - max(w.wait(reads), reads)
 	out.within = p.inTime(out.seconds)
 	out.streams, out.gaps = p.harm(w, work)
 	busy := p.objective.TTFT + p.demand.PromptFound // after that even requests that could wait the longest are late
@@ -318,7 +320,7 @@ func turned(i, n int, turn uint64) int { return int((uint64(i) + turn) % uint64(
 // offer takes a path if its price is the lowest so far. prefill is nil if decode computes the prompt; either way computes is who does. inTime is how
 // likely the first token is.
 func (p *pricing) offer(prefill, decode, computes *part, ttft, inTime float64) {
-	x := Path{Decode: decode.engine.Name, TTFT: ttft, ITL: decode.seconds, Missed: 1 - inTime*decode.within, Streams: computes.streams + decode.streams,
+	x := Path{Decode: decode.engine.Name, TTFT: ttft - computes.sooner, ITL: decode.seconds, Missed: 1 - inTime*decode.within, Streams: computes.streams + decode.streams,
 		Gaps: computes.gaps + decode.gaps, Room: computes.room, Late: p.late(ttft)}
 	x.Price = x.Missed + x.Streams + x.Gaps + x.Room + x.Late
 	if m := p.move.now; m != nil {

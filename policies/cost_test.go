@@ -21,7 +21,7 @@ func costPolicy(t testing.TB, more string) *Policy {
 }
 
 // evenSpeed reads 100,000 tokens of prompts a second and computes 10,000; a step takes 10 ms and a stream adds 1 ms to it.
-var evenSpeed = Speed{Prompt: [5]float64{0, 1e-5, 1e-4, 0, 0}, Step: [3]float64{.01, .001, 0}, LongGaps: 5}
+var evenSpeed = Speed{Prompt: [6]float64{0, 1e-5, 0, 1e-4, 0, 0}, Step: [3]float64{.01, .001, 0}, LongGaps: 5}
 
 // known is an engine and what is known of it.
 type known struct {
@@ -238,6 +238,31 @@ func TestCostOptions(t *testing.T) {
 	for _, want := range []string{"default.objective.tolerance is 1.5; want more than 0, at most 1", "default.objective.late_weight is -1; want 0 to 1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v; want %s", err, want)
+		}
+	}
+}
+
+// TestOvertakingPrompts: a prompt that is read before a longer one is thought to have its first token sooner. It is priced as if it waited, since
+// the longer one waits instead.
+func TestOvertakingPrompts(t *testing.T) {
+	p := costPolicy(t, "")
+	waits := at(1, 0, 0)
+	overtakes := waits
+	overtakes.Soon, overtakes.Reading = .25, .5
+	q := Request{PromptTokens: 1000, Unsplittable: Aggregated} // read in 10 ms, computed in 100
+	for _, row := range []struct {
+		name   string
+		decode known
+		tokens int
+		want   float64
+	}{{"read", waits, 1000, 1.1}, {"it is read sooner", overtakes, 1000, .35}, {"it is read later", overtakes, 60_000, 7}} {
+		q.PromptTokens = row.tokens
+		got := p.Choose(q, fleetOf(nil, []known{row.decode}, Demand{}), Draw{})
+		if d := float64(got.TTFT) - row.want; d > .01 || d < -.01 {
+			t.Errorf("%s: a first token after %v s; want %v", row.name, got.TTFT, row.want)
+		}
+		if plain := p.Choose(q, fleetOf(nil, []known{waits}, Demand{}), Draw{}); got.why.price != plain.why.price {
+			t.Errorf("%s: a price of %v; want %v", row.name, got.why.price, plain.why.price)
 		}
 	}
 }

@@ -4,7 +4,9 @@ import "math"
 
 // Work is what an engine has to do, and how fast it is, as package forecast knows it. Times are in seconds. The policy cost prices by it.
 type Work struct {
-	Wait    float64 // until it begins with a prompt that it is given now
+	Wait    float64 // until it has computed the prompts that it was given
+	Soon    float64 // likewise those of them that it has read
+	Reading float64 // until it has read the first of the others: a prompt that it reads sooner waits for Soon alone. 0: there are none
 	Streams int     // answers that it gives or is to give
 	Context int     // tokens that these hold
 	Prompts float64 // the part of its time in which it computed prompts, 0 to 0.9, as of Recent
@@ -16,7 +18,7 @@ const Recent = 20.
 
 // Speed is how fast an engine is.
 type Speed struct {
-	Prompt [5]float64 // seconds for each of PromptTerms
+	Prompt [6]float64 // seconds for each of PromptTerms
 	Step   [3]float64 // seconds for each of StepTerms
 	// LongGaps is how many gaps longer than the objective a stream has in a second in which prompts are computed beside it.
 	LongGaps float64
@@ -59,13 +61,14 @@ type Demand struct {
 }
 
 // ReadTerms are how many of PromptTerms are of the time in which an engine reads a prompt: it computes others meanwhile.
-const ReadTerms = 2
+const ReadTerms = 3
 
-// PromptTerms are what the time of a prompt is made of: a constant and all its tokens, as they are read; then tokens that are computed, pairs of
-// these with tokens before them, and steps of step seconds that streams have meanwhile.
-func PromptTerms(prompt, uncached int, step float64) [5]float64 {
+// PromptTerms are what the time of a prompt is made of. First what it takes until the engine can begin with it: a constant, all its tokens, as they
+// are read, and a step, of step seconds, that is under way. Then tokens that are computed, pairs of these with tokens before them, and steps that
+// streams have meanwhile.
+func PromptTerms(prompt, uncached int, step float64) [6]float64 {
 	n, before := float64(uncached), float64(prompt-uncached)
-	return [5]float64{1, float64(prompt), n, n*before + n*n/2, n * step}
+	return [6]float64{1, float64(prompt), step, n, n*before + n*n/2, n * step}
 }
 
 // StepTerms are what the time of a step is made of that gives each stream a token: a constant, streams, and tokens that these hold.
@@ -93,6 +96,14 @@ func (w *Work) prompt(prompt, uncached int) (reads, computes float64) {
 		}
 	}
 	return reads, computes
+}
+
+// wait is how long a prompt waits for others that the engine computes before it, if it takes so many seconds to read it.
+func (w *Work) wait(reads float64) float64 {
+	if reads < w.Reading {
+		return w.Soon
+	}
+	return w.Wait
 }
 
 // MoveSeconds is how long a hand-off of so many tokens to an engine with such steps takes, in the mean of pairs.

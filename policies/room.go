@@ -98,7 +98,7 @@ func (f *Forecast) after(seconds float64) *Forecast {
 		}
 		w.Streams, w.Context = int(math.Ceil(left*float64(w.Streams))), int(left*float64(w.Context))
 		w.Prompts *= fades
-		w.Wait = max(0, w.Wait-seconds)
+		w.Wait, w.Soon, w.Reading = max(0, w.Wait-seconds), max(0, w.Soon-seconds), max(0, w.Reading-seconds)
 	})
 	if later != nil {
 		later.Demand.Rate *= fades

@@ -1,7 +1,7 @@
 package forecast
 
 // terms is how many terms a fit has at most.
-const terms = 5
+const terms = 6
 
 // vector are the terms of an observation, or their weights.
 type vector = [terms]float64
@@ -126,8 +126,10 @@ func best(a *[terms]vector, b, w *vector, set, n int) bool {
 	return true
 }
 
-// solved solves a w = b for the terms of a set; other weights are 0. It returns false if a weight is negative.
+// solved solves a w = b for the terms of a set; other weights are 0. It returns false if a weight is negative, or if two terms are the same but for
+// rounding.
 func solved(a [terms]vector, b vector, set, n int) (w vector, ok bool) {
+	const rounding = 1e-12
 	var in [terms]int
 	k := 0
 	for i := range n {
@@ -136,8 +138,12 @@ func solved(a [terms]vector, b vector, set, n int) (w vector, ok bool) {
 			k++
 		}
 	}
+	was := a
 	for p := range k { // elimination; a is positive definite, so no pivot is 0
 		at := in[p]
+		if a[at][at] <= rounding*was[at][at] {
+			return w, false
+		}
 		for r := p + 1; r < k; r++ {
 			part := a[in[r]][at] / a[at][at]
 			for c := p; c < k; c++ {

@@ -17,7 +17,7 @@ type Engine struct {
 	model *Model
 
 	mu       sync.Mutex
-	prompts  []*Leg  // whose prompts it has yet to compute, in the order in which it was given them
+	prompts  []*Leg  // whose prompts it has yet to compute, in the order in which it is thought to read them
 	began    float64 // when it could begin with the first of them
 	streams  int
 	context  int      // tokens that streams hold
@@ -69,10 +69,19 @@ func (e *Engine) Begin(l *Leg, now float64) {
 	if len(e.prompts) == 0 {
 		e.began = now
 	}
-	l.ahead = e.wait(now)
+	all, soon, reading := e.waits(now)
+	if l.ahead = all; reads*e.prompt.value() < reading {
+		l.ahead = soon
+	}
 	e.given += l.work
 	l.given = e.given
-	e.prompts = append(e.prompts, l)
+	at, _ := slices.BinarySearchFunc(e.prompts, l.read, func(o *Leg, read float64) int { // after those that are read at the same time
+		if o.read <= read {
+			return -1
+		}
+		return 1
+	})
+	e.prompts = slices.Insert(e.prompts, at, l)
 	e.busy.add(now, l.work)
 }
 
@@ -96,7 +105,7 @@ func (e *Engine) Counted(l *Leg, cached int) {
 		return
 	}
 	uncached := max(1, min(l.Prompt-cached, l.Prompt))
-	step := l.terms[4] / l.terms[2]
+	step := l.terms[2]
 	l.terms = policies.PromptTerms(l.Prompt, uncached, step)
 	m := e.model
 	m.mu.Lock()
@@ -252,9 +261,11 @@ func (e *Engine) Work(now float64) policies.Work {
 	defer e.mu.Unlock()
 	e.settle(now)
 	own, o := e.own(now), e.beside()
+	_, soon, reading := e.waits(now)
 	return policies.Work{
-		Wait: own.Wait + o.Wait, Streams: own.Streams + o.Streams, Context: own.Context + o.Context, Prompts: min(own.Prompts+o.Prompts, mostPrompts),
-		Speed: e.model.speed(e.prompt.value(), e.step.value(), e.gaps.value()),
+		Wait: own.Wait + o.Wait, Soon: soon + o.Wait, Reading: reading, Streams: own.Streams + o.Streams, Context: own.Context + o.Context,
+		Prompts: min(own.Prompts+o.Prompts, mostPrompts),
+		Speed:   e.model.speed(e.prompt.value(), e.step.value(), e.gaps.value()),
 	}
 }
 
@@ -317,17 +328,25 @@ func (e *Engine) Idle() bool {
 	return len(e.prompts) == 0 && e.streams == 0 && e.context == 0
 }
 
-// wait is how long the prompts that it has will take. One that takes longer than it was thought to is thought to take as long again.
-func (e *Engine) wait(now float64) float64 {
+// waits is how long the prompts that it has will take: all of them, and those that it has read. reading is how long it takes until it has read the
+// first of the others, which prompts that it reads sooner overtake; 0 if there are none. A prompt that takes longer than it was thought to is thought to
+// take as long again.
+func (e *Engine) waits(now float64) (all, soon, reading float64) {
 	free := now
 	for i, l := range e.prompts {
+		if l.read > now && reading == 0 {
+			soon, reading = free-now, l.read-now
+		}
 		if i == 0 {
 			free += math.Abs(max(e.began, l.read) + l.work - now)
 		} else {
 			free = max(free, l.read) + l.work
 		}
 	}
-	return free - now
+	if all = free - now; reading == 0 {
+		soon = all
+	}
+	return all, soon, reading
 }
 
 // firstLongGaps is how many long gaps an engine is thought to make in a second before any was seen: as many as steps of 2,048 tokens of a large model.

@@ -41,8 +41,9 @@ func TestFitIsTheBest(t *testing.T) {
 	f, sets := newFit(firstPrompt...), map[int]bool{}
 	for i := range 2000 {
 		n, before := 50+float64(rng.IntN(20_000)), float64(rng.IntN(20_000))
-		want := vector{.01 * float64(i/100%3), 1e-5 * float64(i/200%2), 8e-5, 1e-9 * float64(i/300%2), .001}
-		x := vector{1, n + before, n, n*before + n*n/2, n * .02 * rng.Float64()}
+		step := .02 * rng.Float64()
+		want := vector{.01 * float64(i/100%3), 1e-5 * float64(i/200%2), float64(i / 400 % 2), 8e-5, 1e-9 * float64(i/300%2), .001}
+		x := vector{1, n + before, step, n, n*before + n*n/2, n * step}
 		f.learn(x, vector{}, dot(&x, &want)*(1+.1*rng.NormFloat64()))
 		a, b := f.equations()
 		best, set := bestOfAll(a, b, f.n), 0
@@ -70,7 +71,7 @@ func begin(e *Engine, l *Leg, now float64, prompt, uncached int, answers, silent
 // scripted is a model whose engines read nothing, compute 1,000 tokens a second, and whose steps take 10 ms.
 func scripted() *Model {
 	m := NewModel()
-	m.prompt, m.step = newFit(1e-9, 1e-12, 1e-3, 1e-15, 1e-9), newFit(.01, 1e-9, 1e-12)
+	m.prompt, m.step = newFit(1e-9, 1e-12, 1e-9, 1e-3, 1e-15, 1e-9), newFit(.01, 1e-9, 1e-12)
 	return m
 }
 
@@ -139,7 +140,7 @@ func TestSilent(t *testing.T) {
 	e := scripted().NewEngine()
 	var whole, next Leg
 	begin(e, &whole, 1, 1000, 1000, true, true)
-	begin(e, &next, 1, 500, 500, true, false)
+	begin(e, &next, 1.1, 500, 500, true, false)
 	if w := e.Work(1.5); w.Streams != 0 || !near(w.Wait, 1, .01) {
 		t.Errorf("got %+v before the end of its prompt", w)
 	}
@@ -509,5 +510,62 @@ func TestPromptsOfOneStep(t *testing.T) {
 	e.Begin(&l, now)
 	if got := e.Work(now).Wait; !near(got, 1, .15) {
 		t.Errorf("a prompt takes %.2f s; want 1", got)
+	}
+}
+
+// TestOvertaking: an engine begins with a prompt when it has read it, so a short one that comes later overtakes a long one.
+func TestOvertaking(t *testing.T) {
+	m := scripted()
+	m.prompt = newFit(1e-9, 1e-4, 1e-9, 1e-3, 1e-15, 1e-9) // it reads 10,000 tokens a second
+	e := m.NewEngine()
+	var long, short, after Leg
+	begin(e, &long, 10, 10_000, 10_000, false, false)
+	if w := e.Work(10.5); !near(w.Wait, 10.5, .01) || w.Soon != 0 || !near(w.Reading, .5, .01) {
+		t.Errorf("while it reads a prompt: %+v", w)
+	}
+	begin(e, &short, 10.5, 200, 200, false, false)
+	if w := e.Work(10.6); !near(w.Wait, 10.4, .01) || !near(w.Soon, .12, .01) || !near(w.Reading, .4, .01) {
+		t.Errorf("with one that overtakes it: %+v", w)
+	}
+	e.FirstToken(&short, 10.72)
+	begin(e, &after, 11.2, 200, 200, false, false)
+	if w := e.Work(11.25); !near(w.Wait, 9.95, .01) || w.Soon != w.Wait && !near(w.Soon, 9.75, .01) {
+		t.Errorf("with one that came once it was read: %+v", w)
+	}
+	e.FirstToken(&long, 21)
+	if w := e.Work(21); !near(w.Wait, .2, .01) || w.Soon != w.Wait || w.Reading != 0 {
+		t.Errorf("after it: %+v", w)
+	}
+}
+
+// TestStepUnderWay: however short a prompt is, it waits for the step under way and for its own, which take longer at an engine with many streams.
+func TestStepUnderWay(t *testing.T) {
+	m := NewModel()
+	idle, busy, now := m.NewEngine(), m.NewEngine(), 0.0
+	streams := make([]Leg, 100)
+	for i := range streams {
+		begin(busy, &streams[i], now, 100, 0, true, false)
+		busy.FirstToken(&streams[i], now)
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 300 {
+		now += .04
+		for i := range streams {
+			busy.Said(&streams[i], now, 1)
+		}
+		for _, e := range []*Engine{idle, busy} {
+			n := 1 + rng.IntN(2000)
+			var l Leg
+			begin(e, &l, now, n, n, false, false)
+			e.FirstToken(&l, now+1.5*e.StepSeconds()+1e-4*float64(n))
+		}
+	}
+	if got := busy.StepSeconds(); !near(got, .04, .1) {
+		t.Errorf("a step of 100 streams takes %.3f s; want 0.04", got)
+	}
+	for i, e := range []*Engine{idle, busy} {
+		if got, want := e.PromptSeconds(10, 10), 1.5*e.StepSeconds()+.001; !near(got, want, .15) {
+			t.Errorf("engine %d: a prompt of 10 tokens takes %.3f s; want %.3f", i, got, want)
+		}
 	}
 }

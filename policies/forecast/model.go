@@ -30,7 +30,7 @@ type Model struct {
 
 // What is thought of engines before anything was seen of any. It is soon of no importance.
 var (
-	firstPrompt = []float64{.02, 3e-6, 5e-5, 1e-9, 5e-4}
+	firstPrompt = []float64{.005, 3e-6, 1, 5e-5, 1e-9, 5e-4}
 	firstStep   = []float64{.015, 1e-4, 3e-8}
 	firstMove   = []float64{.002, 2e-6, 1.5}
 	// Two requests, each with a step of its own, and a transfer that waits for the first.

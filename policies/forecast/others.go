@@ -17,7 +17,8 @@ func (e *Engine) Own(now float64) Others {
 }
 
 func (e *Engine) own(now float64) Others {
-	return Others{Wait: e.wait(now), Streams: e.streams, Context: e.context, Prompts: e.busy.at(now) / recent}
+	wait, _, _ := e.waits(now)
+	return Others{Wait: wait, Streams: e.streams, Context: e.context, Prompts: e.busy.at(now) / recent}
 }
 
 // SetOthers notes what other gateways have there now; it holds until the next call.

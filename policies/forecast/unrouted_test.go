@@ -92,17 +92,22 @@ func TestUnroutedTeachNothing(t *testing.T) {
 func unroutedTeachNothing(t *testing.T, silent bool) {
 	m := NewModel()
 	e := m.NewEngine()
+	const among = .015 + 201*1e-4 + 201_000*3e-8 // seconds of a step
+	beside := among                              // the steps that the prompts are computed beside
+	if silent {
+		beside = 0 // an answer's steps and those beside its prompt are one sum
+	}
 	speed := func() (prompt, step float64) {
 		e.SetUnrouted(Unrouted{}, 0, 2)
 		w := e.Work(1e6)
-		for i, x := range policies.PromptTerms(1000, 1000, 0) {
+		for i, x := range policies.PromptTerms(1000, 1000, beside) {
 			prompt += x * w.Speed.Prompt[i]
 		}
 		_, step = w.ITL()
 		return prompt, step
 	}
 	firstPrompt, firstStep := speed()
-	each, among := .5*m.usualPrompt()/m.usualSeconds(), .015+201*1e-4+201_000*3e-8 // tokens in a second; seconds of a step
+	each := .5 * m.usualPrompt() / m.usualSeconds() // tokens in a second
 	for i := range 400 {
 		now := float64(5 * i)
 		e.Computed(now, 10, now*each)
