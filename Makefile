@@ -119,8 +119,8 @@ mutants: ## how many seeds the simulator needs to find each wrong version of the
 	KVPLANE_MUTANTS=20 $(GO) test -run '^TestMutants$$' -count=1 -v -timeout 0 ./kvplane/agent/
 
 SOAK := 10m
-soak: ## engines killed, clients that leave, configurations that change, for SOAK=10m: nothing lost, nothing grows
-	PDROUTER_SOAK=$(SOAK) $(GO) test -run '^TestSoak$$' -count=1 -v -timeout 0 ./cmd/pdrouter/
+soak: ## engines killed, clients that leave, configurations that change, conversations that move, each for SOAK=10m: nothing lost, nothing grows
+	PDROUTER_SOAK=$(SOAK) $(GO) test -run '^TestSoak(Conversations)?$$' -count=1 -v -timeout 0 ./cmd/pdrouter/
 
 faults: ## every fault that tests provoke: row, what was answered and counted, result
 	$(GO) test -json -count=1 -run '^TestFault' ./router/... ./auth/... ./metadata/... ./internal/background ./internal/limits ./internal/redisdb ./kvplane/... ./internal/gateway ./internal/refengine/... ./cmd/pdrouter | $(GO) run ./internal/faults

@@ -36,18 +36,7 @@ func TestSoak(t *testing.T) {
 		t.Fatalf("%v\n%v\n%v", err, f.Stop(), f.Tail())
 	}
 	s := &soak{t: t, Fleet: f, asks: demo.Asks(), ends: map[string]int{}}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for line := range strings.Lines(s.process("gateway").Tail(2000)) {
-				if !strings.Contains(line, "msg=request ") && !strings.Contains(line, "level=INFO") {
-					t.Log(strings.TrimSpace(line))
-				}
-			}
-		}
-		for _, p := range s.Processes { // the killed ones have no status to speak of
-			_ = p.Stop(30 * time.Second)
-		}
-	})
+	t.Cleanup(s.stop)
 	for _, ask := range s.asks {
 		a, err := demo.Send(ctx, s.Alone, ask)
 		if err != nil {
@@ -65,6 +54,20 @@ func TestSoak(t *testing.T) {
 		t.Error(err)
 	}
 	s.judge(before, s.atRest(ctx))
+}
+
+// stop ends all processes. It prints what the gateway has warned of if the test has failed.
+func (s *soak) stop() {
+	if s.t.Failed() {
+		for line := range strings.Lines(s.process("gateway").Tail(2000)) {
+			if !strings.Contains(line, "msg=request ") && !strings.Contains(line, "level=INFO") {
+				s.t.Log(strings.TrimSpace(line))
+			}
+		}
+	}
+	for _, p := range s.Processes { // the killed ones have no status to speak of
+		_ = p.Stop(30 * time.Second)
+	}
 }
 
 // soak is one run.

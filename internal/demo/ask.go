@@ -61,7 +61,12 @@ func (f *Fleet) compare(ctx context.Context, ask Ask) (Row, error) {
 // Send asks one question over the OpenAI API. A stream that ends without its terminal event is an error.
 func Send(ctx context.Context, base string, ask Ask) (Answer, error) {
 	body := map[string]any{"model": Model, "max_tokens": ask.tokens, "temperature": 0, "stream": ask.stream}
-	if ask.chat {
+	if ask.salt != "" {
+		body["cache_salt"] = ask.salt
+	}
+	if ask.messages != nil {
+		body["messages"] = ask.messages
+	} else if ask.chat {
 		body["messages"] = []map[string]string{{"role": "user", "content": ask.prompt}}
 	} else {
 		body["prompt"] = ask.prompt
@@ -75,6 +80,9 @@ func Send(ctx context.Context, base string, ask Ask) (Answer, error) {
 		return Answer{}, err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if ask.session != "" {
+		req.Header.Set("X-Session-Id", ask.session)
+	}
 	start := time.Now()
 	resp, err := client.Do(req)
 	if err != nil {

@@ -112,6 +112,14 @@ type Ask struct {
 	chat, stream bool
 	prompt       string
 	tokens       int // to generate
+
+	messages      []map[string]string // of a chat, in place of prompt
+	salt, session string
+}
+
+// ChatOf asks for the next answer of a conversation.
+func ChatOf(messages []map[string]string, salt, session string, tokens int, stream bool) Ask {
+	return Ask{chat: true, stream: stream, tokens: tokens, messages: messages, salt: salt, session: session}
 }
 
 func (a Ask) route() string {

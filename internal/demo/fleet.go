@@ -52,8 +52,14 @@ type Fleet struct {
 // StartFleet writes keys, tokens and the configuration into dir, starts everything, and returns when the gateway is
 // ready to serve every pair. more are further flags of the four engines. On an error the fleet holds what was started.
 func StartFleet(ctx context.Context, dir, transport string, more ...string) (*Fleet, error) {
+	return StartFleetOf(ctx, dir, transport, []Engine{{Name: "prefill-0", Role: "prefill", TP: 2}, {Name: "prefill-1", Role: "prefill", TP: 2},
+		{Name: "decode-0", Role: "decode", TP: 1}, {Name: "decode-1", Role: "decode", TP: 4}}, more...)
+}
+
+// StartFleetOf is StartFleet with these engines: name, role (prefill, decode or both) and TP are set.
+func StartFleetOf(ctx context.Context, dir, transport string, engines []Engine, more ...string) (*Fleet, error) {
 	f := &Fleet{Dir: dir}
-	ports, err := FreeAddresses(3 + 2*4 + 1)
+	ports, err := FreeAddresses(3 + 2*len(engines) + 1)
 	if err != nil {
 		return f, err
 	}
@@ -64,8 +70,7 @@ func StartFleet(ctx context.Context, dir, transport string, more ...string) (*Fl
 	}
 	clients, agents, operations := take(), take(), take()
 	f.Client, f.Operations = "http://"+clients, "http://"+operations
-	for _, e := range []Engine{{Name: "prefill-0", Role: "prefill", TP: 2}, {Name: "prefill-1", Role: "prefill", TP: 2},
-		{Name: "decode-0", Role: "decode", TP: 1}, {Name: "decode-1", Role: "decode", TP: 4}} {
+	for _, e := range engines {
 		e.Address, e.Control = take(), take()
 		f.Engines = append(f.Engines, e)
 	}
