@@ -156,7 +156,7 @@ func TestNothingIsUnrouted(t *testing.T) {
 		draws := rand.New(rand.NewPCG(1, 2))
 		var all sync.WaitGroup
 		reports := 0
-		for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); {
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 			body, leaves := completion(fmt.Sprint(draws.IntN(50)), 20+draws.IntN(400), 1+draws.IntN(100)), time.Duration(0)
 			if draws.IntN(4) == 0 {
 				leaves = time.Duration(draws.IntN(300)) * time.Millisecond
@@ -174,7 +174,7 @@ func TestNothingIsUnrouted(t *testing.T) {
 			}
 		}
 		all.Wait()
-		if reports < 1000 {
+		if reports < 500 {
 			t.Errorf("%d reports were seen", reports)
 		}
 	})

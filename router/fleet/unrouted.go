@@ -153,7 +153,7 @@ func (e *Engine) UnroutedAt(now time.Time) *UnroutedLoad {
 	}
 	w, out := e.forecast.ForUnrouted(at), &UnroutedLoad{Age: max(0, at-u.at)}
 	out.Requests, _ = e.unroutedAt(now)
-	out.Waiting = min(out.Requests, int(counts*float64(u.Unrouted.Prompts)+.5))
+	out.Waiting = min(out.Requests, int(counts*float64(u.Prompts)+.5))
 	out.Wait, out.Prompts = w.Wait, w.Prompts
 	return out
 }
