@@ -76,11 +76,11 @@ e2e-vllm-plane: ## vLLM (CPU build) on pdrouter's own plane
 	$(call step,vLLM,internal/deps/vllm.sh)
 	$(call step,the plane inside vLLM end to end,.ci/failed $(GO) test -tags e2e -run TestVLLMPlane -count=1 -v -timeout 28m ./internal/e2e/)
 
-e2e-vllm-long: ## vLLM (CPU build): prompts of 30,000 tokens, three engines of either role under the policy cost, 300 conversations that move; not in CI
+e2e-vllm-long: ## vLLM (CPU build): prompts of 30,000 tokens, three engines of either role under the policy cost, 300 conversations that move, predicted first tokens; not in CI
 	$(call step,python3,internal/deps/python.sh)
 	$(call step,NIXL wheel,internal/deps/nixl.sh)
 	$(call step,vLLM,internal/deps/vllm.sh)
-	$(call step,more of vLLM,.ci/failed $(GO) test -tags e2e -run 'TestVLLM(LongPrompts|EitherRole|Conversations)' -count=1 -v -timeout 60m ./internal/e2e/)
+	$(call step,more of vLLM,.ci/failed $(GO) test -tags e2e -run 'TestVLLM(LongPrompts|EitherRole|Conversations|PredictsFirstTokens)' -count=1 -v -timeout 60m ./internal/e2e/)
 
 e2e-page: ## the page at /ui in Chromium, in front of a fleet of processes
 	$(call step,chromium,internal/deps/chromium.sh)

@@ -99,7 +99,7 @@ func (s *soak) drainInTurn(ctx context.Context) {
 	}
 	moving := string(text)
 	if !strings.Contains(moving, "migration:") {
-		moving = strings.Replace(moving, "decode: round_robin", "decode: session", 1) + "migration: {mode: enabled, min_tokens: 16}\n"
+		moving = strings.Replace(moving, "decode: round_robin", "decode: session", 1) + "migration: {mode: enabled, min_tokens: 16, memory: 2MiB}\n"
 	}
 	write := func(text string) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
