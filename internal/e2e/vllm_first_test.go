@@ -154,6 +154,12 @@ type finishedRequest struct {
 	Prompt          int `json:"prompt_tokens"`
 	Predicted       int `json:"predicted_cached_tokens"`
 	Counted         int `json:"counted_cached_tokens"`
+
+	PredictedSeconds float64 `json:"predicted_seconds"` // from the choice of engines to the first token
+	Phases           struct {
+		Plan       time.Duration `json:"plan"`
+		FirstToken time.Duration `json:"first_token"`
+	} `json:"phases"`
 }
 
 // requests are the gateway's finished ones, the latest first.
