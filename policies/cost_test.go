@@ -205,7 +205,8 @@ func TestCostAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkCost is one choice among 64 engines of either role: in the mean, and of a hundred choices the slowest but one.
+// BenchmarkCost is one choice among 64 engines of either role: in the mean, and of a hundred choices the slowest but one, with what else the machine does
+// meanwhile (p99-ns/op) and by the fastest time of each of a thousand choices that are made again and again (p99-fastest-ns/op).
 func BenchmarkCost(b *testing.B) {
 	p := costPolicy(b, "")
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -215,17 +216,23 @@ func BenchmarkCost(b *testing.B) {
 	}
 	f := fleetOf(all, all, Demand{Rate: 10, Answer: 300, LongGaps: 50, Error: .1})
 	f.Pairable = func(p, d int) bool { return p != d }
-	turn := uint64(0)
+	const choices = 1000
+	n := 0
 	var took []time.Duration
+	fastest := slices.Repeat([]time.Duration{time.Hour}, choices)
 	b.ReportAllocs()
 	for b.Loop() {
-		turn++
+		turn := uint64(n % choices)
 		began := time.Now()
 		p.Choose(Request{PromptTokens: 1000 + int(turn*7919%20_000)}, f, Draw{Turn: turn})
-		took = append(took, time.Since(began))
+		d := time.Since(began)
+		took, fastest[turn] = append(took, d), min(fastest[turn], d)
+		n++
 	}
-	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)*99/100]), "p99-ns/op")
+	for what, times := range map[string][]time.Duration{"p99-ns/op": took, "p99-fastest-ns/op": fastest} {
+		slices.Sort(times)
+		b.ReportMetric(float64(times[len(times)*99/100]), what)
+	}
 }
 
 // TestCostOptions: what is set of an objective holds, also a weight of 0, and what cannot be is refused.
