@@ -4,12 +4,11 @@
 // cache from then on. So it is exact whatever the client sends next: the KV is of these tokens, and an engine finds it by these tokens alone.
 //
 // Plans (plans.go) decides: it takes the time and begins nothing. drain.go, warm.go and replicate.go say which moves there are to be, each for one
-// Reason, choose.go and shared.go what of all that is kept is worth it, and schedule.go which of them begin within the budgets. pins.go is the
-// ledger of what decode engines pin for moves. Those of route.go come
+// Reason, choose.go and shared.go what of all that is kept is worth it, and schedule.go which of them begin within the budgets. Those of route.go come
 // before a request that waits for them, where package policies has found that this is its best path; no request waits for another, and none fails by
-// a move. Package policies, by way of package router/fleet, says where a conversation goes. Mover carries out what Plans decides: move.go is one move as
-// a pure state machine, drive.go its I/O. What a move that fails leaves with engines is handed to package reclaim. Package bench/simulate has Plans
-// decide of modelled engines.
+// a move. Package policies, by way of package router/fleet, says where a conversation goes. pins.go is the ledger of what decode engines pin, which a
+// move can read without a request to its source. Mover carries out what Plans decides: move.go is one move as a pure state machine, drive.go its I/O.
+// What a move that fails leaves with engines is handed to package reclaim. Package bench/simulate has Plans decide of modelled engines.
 package migration
 
 import (
