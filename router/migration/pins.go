@@ -65,6 +65,8 @@ const (
 	claimWithin = 5 * time.Second
 	// After a failed read an engine's pins are not read for this long at first, and at most.
 	firstDoubt, longestDoubt = time.Minute, time.Hour
+	// Params that are kept have at most so many bytes, and so many more for each block: an engine writes what it likes there.
+	usualParams, mostOfBlock = 4 << 10, 16
 )
 
 func newPins() pins {
@@ -76,30 +78,42 @@ func newPins() pins {
 func (l *pins) keep(s *Snapshot, turn string, e *fleet.Engine, held *reclaim.Pinned, now time.Time) bool {
 	limits := &s.Config.Migration
 	model := s.Fleet.Models[e.Model]
-	room := int(limits.PinnedShare * float64(e.CacheSize().Tokens()))
+	room := roomFor(limits, e)
 	switch {
 	case l.stopped, limits.Mode != config.MigrationEnabled, limits.PinnedFor <= 0, model == nil, s.Fleet.Engine(e.Name) != e, !held.Frees(),
 		!sameRun(held, e), held.Tokens() < limits.MinTokens, l.doubted(e, now):
 		return false
 	case held.Blocks() == 0, held.Blocks() != blocksOf(held.Tokens(), blockOf(s.Fleet, model)): // of several kinds of caches, or of a size that is not known
 		return false
+	case len(held.Params()) > usualParams+mostOfBlock*held.Blocks():
+		return false
 	case held.Tokens() > room:
 		l.ended[PinOver]++
 		return false
 	}
-	used := held.Tokens()
-	for _, p := range l.of[e] {
-		used += p.tokens
-	}
-	for used > room {
-		oldest := l.of[e][0]
-		used -= oldest.tokens
-		l.give(oldest, PinOver)
-	}
+	l.shrink(e, room-held.Tokens())
 	p := &pin{held: held, at: place{e, s.Fleet.RunOf(e)}, tokens: held.Tokens(), turn: turn, kept: now, expires: now.Add(min(claimWithin, limits.PinnedFor))}
 	l.of[e] = append(l.of[e], p)
 	l.turns[turn] = p
 	return true
+}
+
+// roomFor is how many tokens an engine may pin.
+func roomFor(limits *config.Migration, e *fleet.Engine) int {
+	return int(limits.PinnedShare * float64(e.CacheSize().Tokens()))
+}
+
+// shrink gives up what has been pinned for longest at an engine, as far as it is more than there is room for.
+func (l *pins) shrink(e *fleet.Engine, room int) {
+	used := 0
+	for _, p := range l.of[e] {
+		used += p.tokens
+	}
+	for used > room && len(l.of[e]) > 0 {
+		oldest := l.of[e][0]
+		used -= oldest.tokens
+		l.give(oldest, PinOver)
+	}
 }
 
 // sameRun reports whether an engine has not restarted since its answer, as far as it is known which run serves.
@@ -118,7 +132,7 @@ func (l *pins) claim(turn string, c *conversation, pinnedFor time.Duration) {
 	}
 	delete(l.turns, turn)
 	p.turn = ""
-	if p.at.engine != c.at[fleet.Decode].engine || p.tokens > len(c.ids) {
+	if p.at != c.at[fleet.Decode] || p.tokens > len(c.ids) { // with another run its blocks are gone
 		l.give(p, PinUnkept)
 		return
 	}
@@ -153,7 +167,7 @@ func (l *pins) take(c *conversation, from *fleet.Engine, tokens, block int, now 
 	}
 	p := c.pin
 	params, ok := connector.FirstBlocks(p.held.Params(), tokens/block, tokens)
-	if !ok {
+	if !ok || p.held.Blocks() != blocksOf(p.tokens, block) { // blocks are known to be of another size than when it was kept
 		l.give(p, PinUnkept)
 		return nil
 	}
@@ -198,6 +212,9 @@ func (l *pins) sweep(s *Snapshot, now time.Time) (again time.Duration) {
 	off := l.stopped || limits.Mode != config.MigrationEnabled || limits.PinnedFor <= 0
 	for _, e := range slices.SortedFunc(maps.Keys(l.of), func(a, b *fleet.Engine) int { return cmp.Compare(a.Name, b.Name) }) {
 		for _, p := range slices.Clone(l.of[e]) {
+			if shorter := p.kept.Add(limits.PinnedFor); shorter.Before(p.expires) { // by a change of the configuration
+				p.expires = shorter
+			}
 			switch {
 			case s.Fleet.Engine(e.Name) != e, p.at.run != s.Fleet.RunOf(e):
 				l.give(p, PinGone)
@@ -211,6 +228,7 @@ func (l *pins) sweep(s *Snapshot, now time.Time) (again time.Duration) {
 				l.give(p, PinExpired)
 			}
 		}
+		l.shrink(e, roomFor(limits, e)) // the share may have become smaller
 	}
 	maps.DeleteFunc(l.doubts, func(e *fleet.Engine, _ *doubt) bool { return s.Fleet.Engine(e.Name) != e })
 	return again
