@@ -89,7 +89,7 @@ func (p *Plans) beginLocked(w *Planned, now time.Time) {
 // Ended notes the end of a move, and returns it as it is told of.
 func (p *Plans) Ended(w *Planned, result Result, now time.Time) Ended {
 	out := w.ended(result, now.Sub(w.began))
-	if w.Pin == nil { // else it took less than a whole move
+	if w.Pin == nil {
 		p.learn(w, out)
 	}
 	p.mu.Lock()
@@ -111,7 +111,9 @@ func (p *Plans) Ended(w *Planned, result Result, now time.Time) Ended {
 	if out.Result == Moved {
 		model := w.s.Fleet.Models[w.c.model]
 		out.Bytes = metadata.TokenBytes(w.s.Fleet.Records(w.To)) * float64(out.Tokens)
-		p.slower += (out.Took.Seconds()/model.MoveSeconds(out.Tokens) - p.slower) / 8
+		if w.Pin == nil { // else it took less than a whole move
+			p.slower += (out.Took.Seconds()/model.MoveSeconds(out.Tokens) - p.slower) / 8
+		}
 	}
 	switch {
 	case (out.Result == Moved || out.Result == AlreadyThere) && out.Reason == ForDrain && p.known.has(w.c):
