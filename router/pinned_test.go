@@ -78,6 +78,25 @@ func TestFault79PinnedCounted(t *testing.T) {
 	}
 }
 
+// TestFault79PinnedClaims: however many tokens an answer claims to pin, no more are counted than its engine's cache holds.
+func TestFault79PinnedClaims(t *testing.T) {
+	m := newMovers(t, 1, func(c *config.Config, engines map[string]*refengine.Config) {
+		bidirectional(c, engines)
+		engines["decode-0"].PinsClaimed = 999_999_999_999_999_999
+	})
+	m.Parts.Reclaim = nil // so nothing can be freed
+	if err := m.Router.Apply(m.config, m.Parts); err != nil {
+		t.Fatal(err)
+	}
+	routertest.Eventually(t, "it is known how much decode's cache holds", func() bool { return m.stats("decode-0").CacheTokens > 0 })
+	c := &talk{messages: []map[string]string{{"role": "user", "content": strings.Repeat("it is long enough. ", 8)}}}
+	m.answered(c, false, false)
+	routertest.Eventually(t, "its blocks are counted", func() bool { return m.leaked("decode-0")["no_agent"] > 0 })
+	if n := m.leaked("decode-0")["no_agent"]; n > 2*4096 { // a handshake's too
+		t.Errorf("%d blocks are said to be pinned", n)
+	}
+}
+
 func (m *movers) stats(name string) router.EngineStats {
 	all := m.Router.Stats().Engines
 	return all[slices.IndexFunc(all, func(e router.EngineStats) bool { return e.Name == name })]

@@ -245,6 +245,9 @@ func (l *Loaded) Warnings(files bool) []string {
 	if l.Metadata.Store == "redis" && !l.Metadata.Redis.TLS && l.Metadata.Redis.PasswordFile == "" {
 		all = append(all, "Redis is used without a password and without TLS: metadata.redis has neither password_file nor tls")
 	}
+	if d := l.Migration.PinnedFor; d >= config.PinnedByDefault {
+		all = append(all, fmt.Sprintf("migration.pinned_for is %v: an engine frees what it pins after %v, unless its decoder_kv_blocks_ttl is longer, and moves would read other tokens", d, config.PinnedByDefault))
+	}
 	used := map[string]bool{}
 	for _, m := range l.Models {
 		used[l.Routing.Rule(m.Name)] = true

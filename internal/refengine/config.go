@@ -43,6 +43,7 @@ type Config struct {
 	// Bidirectional has the engine keep the blocks of an answer that it has read the prompt of, for the prefill engine of the next turn, and read
 	// such blocks: vLLM's bidirectional_kv_xfer.
 	Bidirectional bool
+	PinsClaimed   int           // how many tokens an answer says that it pins; 0: as many as it does
 	PinFor        time.Duration // for how long it keeps them; default 480 s
 	PlainNames    bool          // other engines know its requests by the ids that it was sent, without a suffix of its own
 	Faults        []Fault       // what goes wrong on purpose

@@ -123,6 +123,9 @@ func (e *Engine) export(s *Sequence) {
 			}
 		})
 	})
+	if pins && e.cfg.PinsClaimed > 0 {
+		n = e.cfg.PinsClaimed
+	}
 	s.exported = &remoteBody{
 		Decode: pins, Prefill: !pins, Engine: &id, Name: &name, Host: &host, Port: &port, Blocks: [][]int32{slices.Clone(x.blocks)}, Tokens: n, TP: e.cfg.TP,
 		Mode: "pull", Cached: s.cached,

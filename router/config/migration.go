@@ -51,6 +51,9 @@ type Migration struct {
 	Timeout time.Duration `yaml:"timeout"`
 }
 
+// PinnedByDefault is for how long vLLM pins what it has answered, unless its decoder_kv_blocks_ttl says otherwise.
+const PinnedByDefault = 480 * time.Second
+
 // On reports whether conversations are kept, to move them or to say what would be moved.
 func (m *Migration) On() bool { return m.Mode != "" && m.Mode != MigrationDisabled }
 

@@ -142,7 +142,9 @@ func (l *pins) claim(turn string, c *conversation, pinnedFor time.Duration) {
 
 // remove takes a pin out of the ledger.
 func (l *pins) remove(p *pin) {
-	delete(l.turns, p.turn)
+	if l.turns[p.turn] == p {
+		delete(l.turns, p.turn)
+	}
 	if p.c != nil {
 		p.c.pin = nil
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdrouter/metadata"
+	"pdrouter/router/config"
 	"pdrouter/router/fleet"
 )
 
@@ -62,8 +63,8 @@ func (s Cause) String() string {
 // For how long stock engines hold KV by themselves: their defaults.
 const (
 	forever      = 0
-	prefillLease = 30 * time.Second  // that no decode engine takes
-	pinnedFor    = 480 * time.Second // of an answer, for the next turn
+	prefillLease = 30 * time.Second       // that no decode engine takes
+	pinnedFor    = config.PinnedByDefault // of an answer, for the next turn
 )
 
 // Add counts blocks that stay held, for as long as the engine's own lease is.

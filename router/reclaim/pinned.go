@@ -205,10 +205,14 @@ func (p *Pinned) notify(ctx context.Context) error {
 	return p.s.Agent.Notify(ctx, to, p.name+":1", 1)
 }
 
+// mostTokens are the most that an answer of an engine is believed to pin that does not say how much its cache holds.
+const mostTokens = 1 << 20
+
 // stayPinned counts what the engine pins until it frees it by itself.
 func (r *Reclaimer) stayPinned(p *Pinned, why Cause) {
 	block := cmp.Or(recordedBlock(p.s.Fleet.Records(p.d)...), defaultBlock)
-	blocks := (max(p.tokens, 1) + block - 1) / block
+	tokens := min(max(p.tokens, 1), cmp.Or(p.d.CacheSize().Tokens(), mostTokens)) // an engine may say anything
+	blocks := (tokens + block - 1) / block
 	r.Leaks.Add(p.d, why, blocks, pinnedFor, time.Now())
 	r.log.Info("blocks stay pinned", "engine", p.d.Name, "blocks", blocks, "why", why.String())
 }
