@@ -5,15 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"pdrouter/internal/demo"
 )
 
 // process is one program under test, with the processes it starts, in a process group of its own.
@@ -119,20 +121,24 @@ func read(ctx context.Context, url string) ([]byte, error) {
 	return body, err
 }
 
-// freeAddresses returns n loopback addresses nobody listens on. They are found together, so they differ.
-func freeAddresses(t *testing.T, n int) []string {
+// freeAddresses returns n loopback addresses nobody listens on, all different ones at each call. No outgoing connection takes them: an engine listens
+// only after seconds.
+func freeAddresses(t *testing.T, n int) (addresses []string) {
 	t.Helper()
-	addresses := make([]string, n)
-	for i := range addresses {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
+	for len(addresses) < n {
+		free, err := demo.FreeAddresses(1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer ln.Close()
-		addresses[i] = ln.Addr().String()
+		if _, given := givenAddresses.LoadOrStore(free[0], true); !given {
+			addresses = append(addresses, free[0])
+		}
 	}
 	return addresses
 }
+
+// givenAddresses are those that engines of this run have, or are to have once they listen.
+var givenAddresses sync.Map
 
 // root returns the repository's root folder.
 func root(t *testing.T) string {
