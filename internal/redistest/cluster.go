@@ -1,9 +1,11 @@
 package redistest
 
 import (
+	"context"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Cluster is a Redis Cluster of three masters.
@@ -31,9 +33,7 @@ func StartCluster(t testing.TB, replicas int, args ...string) *Cluster {
 		create = append(create, s.Address())
 	}
 	create = append(create, "--cluster-replicas", itoa(replicas), "--cluster-yes")
-	if out, err := exec.Command("redis-cli", create...).CombinedOutput(); err != nil {
-		t.Fatalf("redis-cli %s: %v\n%s", strings.Join(create, " "), err, out)
-	}
+	c.create(create, ports[nodes:])
 	eventually(t, "the replicas are replicas", func() bool {
 		return strings.Count(c.servers[0].Do("CLUSTER", "NODES"), " slave ") == 3*replicas
 	})
@@ -46,6 +46,34 @@ func StartCluster(t testing.TB, replicas int, args ...string) *Cluster {
 		})
 	}
 	return c
+}
+
+// create has redis-cli make the cluster. It has nodes meet once and waits for ever; on a busy machine a node may forget another before they have met, as
+// that may take no longer than the time after which a node is dead. So they meet again until it ends.
+func (c *Cluster) create(args []string, bus []int) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	made := make(chan struct{})
+	go func() {
+		again := time.NewTicker(10 * time.Second)
+		defer again.Stop()
+		for {
+			select {
+			case <-made:
+				return
+			case <-again.C:
+			}
+			for i, s := range c.servers[1:] {
+				host, port, _ := strings.Cut(s.Address(), ":")
+				_, _ = c.servers[0].try("CLUSTER", "MEET", host, port, itoa(bus[i+1])) // those who know each other have nothing to do
+			}
+		}
+	}()
+	out, err := exec.CommandContext(ctx, "redis-cli", args...).CombinedOutput()
+	if close(made); err != nil {
+		c.t.Fatalf("redis-cli %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
 }
 
 // Addresses returns every node's address.
