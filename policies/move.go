@@ -7,7 +7,7 @@ type Move struct {
 	Tokens  int     // that are moved, as engines count them
 	Cached  int     // tokens of the prompt that the other engine has afterwards, as those of Engine.Cached
 	Last    int     // of these, those that the engine may have to compute again before it hands them over
-	Work    Work    // of the engine
+	Work    Work    // of the engine; the zero value if it is Pinned
 	Pinned  bool    // the engine keeps them for another one already: it has nothing to do for the move
 	Differs float64 // by which part moves differ from what is predicted, in the mean
 	// Prefill and Decode are the seconds that it takes to each of Fleet.Prefill and Fleet.Decode, without waits for other requests there. 0: the engine
@@ -80,20 +80,14 @@ func (p *pricing) moved(n int, e *Engine, w *Work, at int, seconds float64) (par
 	with := *e
 	with.Cached = m.Cached
 	c := p.computing(&with, w, at)
-	ready, again := 0.0, 0.0 // at the other engine
-	if !m.Pinned {
-		ready, again = m.Work.prompt(m.Cached, m.Last)
-		ready = max(ready, m.Work.Wait)
-	}
-	move := &Moving{From: m.From, Tokens: m.Tokens, Seconds: ready + again + w.Wait + seconds, Pinned: m.Pinned, differs: m.Differs, nth: n}
+	reads, again := m.Work.prompt(m.Cached, m.Last)
+	move := &Moving{From: m.From, Tokens: m.Tokens, Seconds: max(m.Work.Wait, reads) + again + w.Wait + seconds, Pinned: m.Pinned, differs: m.Differs, nth: n}
 	p.move.now = move
 	reads, computes := w.prompt(p.q.PromptTokens, max(1, p.q.PromptTokens-with.Cached))
 	c.seconds = move.Seconds + reads + computes // what the engine has now is computed by then
 	c.within = p.inTime(c.seconds)
-	if !m.Pinned {
-		streams, gaps := p.harm(&m.Work, again)
-		c.streams, c.gaps = c.streams+streams, c.gaps+gaps
-	}
+	streams, gaps := p.harm(&m.Work, again) // at the other engine
+	c.streams, c.gaps = c.streams+streams, c.gaps+gaps
 	return c, true
 }
 

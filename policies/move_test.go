@@ -42,7 +42,9 @@ func TestMovesByPrice(t *testing.T) {
 			f := fleetOf(tt.prefill, tt.decode, demand)
 			move := func(seconds float64) Move {
 				m := moveOfPrompt(tt.decode[0].Work, seconds, len(tt.prefill), len(tt.decode))
-				m.Pinned = tt.pinned
+				if m.Pinned = tt.pinned; m.Pinned {
+					m.Work = Work{}
+				}
 				return m
 			}
 			f.Forecast.Moves = []Move{move(tt.seconds)}

@@ -60,8 +60,10 @@ func (p *Plans) Offer(s *Snapshot, f *fleet.Fleet, model *fleet.Model, t *Turn, 
 		if tokens -= tokens % block; tokens < s.Config.Migration.MinTokens || tokens == 0 {
 			continue
 		}
-		move := policies.Move{From: from.Name, Tokens: tokens, Work: workOf(from, now)}
-		move.Pinned = p.pins.serves(c, from, tokens, now)
+		move := policies.Move{From: from.Name, Tokens: tokens, Pinned: p.pins.serves(c, from, tokens, now)}
+		if !move.Pinned {
+			move.Work = workOf(from, now)
+		}
 		move.Cached = min(cached(from), int(float64(tokens)*c.scale))
 		move.Last = max(1, int(float64(block)*c.scale))
 		move.Prefill = p.secondsLocked(o, from, model.Prefill, tokens, now, &move.Differs)
@@ -126,12 +128,8 @@ func (p *Plans) Begin(o *Offer, choice policies.Choice, now time.Time, may func(
 	if choice.Split {
 		to, seconds = o.model.Prefill[choice.Prefill], move.Prefill[choice.Prefill]
 	}
-	wait := move.Work.Wait
-	if move.Pinned {
-		wait = 0
-	}
 	w = &Planned{Reason: ForRoute, From: at.engine, To: to, IDs: c.ids[:move.Tokens], s: o.s, c: c, run: at.run, role: role,
-		predicted: secondsOf(wait + workOf(to, now).Wait + seconds), patience: min(secondsOf(float64(choice.Patience)), o.s.Config.Migration.Timeout)}
+		predicted: secondsOf(move.Work.Wait + workOf(to, now).Wait + seconds), patience: min(secondsOf(float64(choice.Patience)), o.s.Config.Migration.Timeout)}
 	w.Within = w.patience
 	begun = w.ended(DryRun, 0)
 	begun.From = move.From
