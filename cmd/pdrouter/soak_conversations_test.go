@@ -18,10 +18,7 @@ import (
 // TestSoakConversations is TestSoak for conversations that move: three engines of either role drain one after the other, and are killed with signal 9, while
 // conversations go on in the ways that clients have. Each answer is compared with that of an engine apart.
 func TestSoakConversations(t *testing.T) {
-	d, err := time.ParseDuration(os.Getenv(soakFor))
-	if err != nil {
-		t.Skipf("takes minutes: make soak, or set %s to a duration such as 10m", soakFor)
-	}
+	d := soakTime(t)
 	ctx, cancel := context.WithTimeout(t.Context(), d+10*time.Minute)
 	defer cancel()
 	f, err := demo.StartFleetOf(ctx, t.TempDir(), "tcp", []demo.Engine{{Name: "engine-0", Role: "both", TP: 1}, {Name: "engine-1", Role: "both", TP: 1}, {Name: "engine-2", Role: "both", TP: 1}})
@@ -30,16 +27,7 @@ func TestSoakConversations(t *testing.T) {
 	}
 	s := &soak{t: t, Fleet: f, ends: map[string]int{}}
 	t.Cleanup(s.stop)
-	s.converse(ctx, 10*time.Second, false)
-	before := s.atRest(ctx)
-	s.converse(ctx, d, true)
-	if err := s.Wait(ctx); err != nil {
-		t.Error(err)
-	}
-	if err := s.Settled(ctx); err != nil {
-		t.Error(err)
-	}
-	s.judge(before, s.atRest(ctx))
+	s.run(ctx, d, s.converse)
 	moved, err := s.Gauge(ctx, s.Operations+"/metrics", `pdrouter_migrations_total{reason="drain",result="moved"}`)
 	if t.Logf("%.0f conversations were moved", moved); err != nil || moved < 10 {
 		t.Errorf("%.0f conversations were moved, %v; want 10 at least", moved, err)

@@ -25,10 +25,7 @@ const soakFor = "PDROUTER_SOAK"
 // 9 and started again, and the gateway reads a changed configuration again and again. No answer may be wrong or silently
 // cut; in the end every block is free, and the gateway's memory, goroutines and descriptors are what they were.
 func TestSoak(t *testing.T) {
-	d, err := time.ParseDuration(os.Getenv(soakFor))
-	if err != nil {
-		t.Skipf("takes minutes: make soak, or set %s to a duration such as 10m", soakFor)
-	}
+	d := soakTime(t)
 	ctx, cancel := context.WithTimeout(t.Context(), d+10*time.Minute)
 	defer cancel()
 	f, err := demo.StartFleet(ctx, t.TempDir(), "tcp")
@@ -44,14 +41,29 @@ func TestSoak(t *testing.T) {
 		}
 		s.want = append(s.want, a.Text)
 	}
-	s.load(ctx, 10*time.Second, false) // what a first use allocates is not what is measured
+	s.run(ctx, d, s.load)
+}
+
+// soakTime is how long a soak runs. It skips the test if nobody has said that.
+func soakTime(t *testing.T) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(os.Getenv(soakFor))
+	if err != nil {
+		t.Skipf("takes minutes: make soak, or set %s to a duration such as 10m", soakFor)
+	}
+	return d
+}
+
+// run has a load without trouble for a while and then with trouble for d, and judges what is there in the end.
+func (s *soak) run(ctx context.Context, d time.Duration, load func(ctx context.Context, d time.Duration, trouble bool)) {
+	load(ctx, 10*time.Second, false) // what a first use allocates is not what is measured
 	before := s.atRest(ctx)
-	s.load(ctx, d, true)
+	load(ctx, d, true)
 	if err := s.Wait(ctx); err != nil {
-		t.Error(err)
+		s.t.Error(err)
 	}
 	if err := s.Settled(ctx); err != nil {
-		t.Error(err)
+		s.t.Error(err)
 	}
 	s.judge(before, s.atRest(ctx))
 }
