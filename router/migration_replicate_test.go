@@ -29,7 +29,7 @@ func TestSharedPromptIsReplicated(t *testing.T) {
 	}
 	all := m.config.Models[0].Decode
 	m.configureWith(all[:1])
-	for i := range 40 { // so many that it is worth a move although the forecast knows little of prompts that are all as long
+	for i := range 6 {
 		m.turn(begin(fmt.Sprintf("client %d", i), system), 8)
 	}
 	m.turn(begin("another", "you know nothing. "+strings.Repeat("there is no book. ", 20)), 8)

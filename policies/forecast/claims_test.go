@@ -29,10 +29,11 @@ func TestClaims(t *testing.T) {
 			for range 100 {
 				answer(2, 101)
 			}
-			prompt, step := func() float64 {
-				reads, computes := m.given(policies.PromptTerms(1000, 1000, 0))
+			step := func() float64 { return m.stepSeconds(1, 1000) }
+			prompt := func() float64 {
+				reads, computes := m.given(policies.PromptTerms(1000, 1000, step()))
 				return reads + computes
-			}, func() float64 { return m.stepSeconds(1, 1000) }
+			}
 			p, s := prompt(), step()
 			answer(one.took, one.tokens)
 			if got := prompt(); got < p/3 || got > 3*p {

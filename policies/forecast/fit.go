@@ -27,6 +27,7 @@ const (
 type fit struct {
 	n       int    // of the terms
 	first   vector // weights before the first observation
+	trusts  vector // trust, or what counts in its place
 	weights vector
 	a       [terms]vector // sum of x xᵀ / y²
 	b       vector        // sum of x / y
@@ -37,6 +38,9 @@ type fit struct {
 func newFit(first ...float64) fit {
 	f := fit{n: len(first)}
 	copy(f.first[:], first)
+	for i := range f.trusts {
+		f.trusts[i] = trust
+	}
 	f.weights = f.first
 	return f
 }
@@ -45,13 +49,14 @@ func newFit(first ...float64) fit {
 func (f *fit) of(x vector) float64 { return dot(&x, &f.weights) }
 
 // learnFrom takes in an observation at one engine, and the engine's ratio. What came in much less time than it should have was held up before, so
-// it counts as half of what was expected: else one such observation would outweigh thousands of others. It returns what it counts as.
-func (f *fit) learnFrom(x vector, y float64, of *ratio) float64 {
-	expected := f.of(x)
-	y = max(y, expected*of.value()/2)
-	of.add(y, expected)
-	f.learn(x, vector{}, y)
-	return y
+// it counts as half of what was expected: else one such observation would outweigh thousands of others. The ratio is over what is expected now: what
+// all engines have taught the fit is not the engine's own. It returns what the observation counts as, and what is expected now.
+func (f *fit) learnFrom(x vector, y float64, of *ratio) (counts, expected float64) {
+	counts = max(y, f.of(x)*of.value()/2)
+	f.learn(x, vector{}, counts)
+	expected = f.of(x)
+	of.add(counts, expected)
+	return counts, expected
 }
 
 // learn takes an observation in, y more than 0. z are the terms of the part of y that is not this fit's.
@@ -87,7 +92,7 @@ func (f *fit) solve() {
 func (f *fit) equations() (a [terms]vector, b vector) {
 	a, b = f.a, f.b
 	for i := range f.n {
-		ridge := trust / (f.first[i] * f.first[i])
+		ridge := f.trusts[i] / (f.first[i] * f.first[i])
 		a[i][i] += ridge
 		b[i] += ridge * f.first[i]
 		if f.beside != nil {

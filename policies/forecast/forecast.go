@@ -105,7 +105,7 @@ func (e *Engine) Counted(l *Leg, cached int) {
 		return
 	}
 	uncached := max(1, min(l.Prompt-cached, l.Prompt))
-	step := l.terms[2]
+	step := l.terms[underWay]
 	l.terms = policies.PromptTerms(l.Prompt, uncached, step)
 	m := e.model
 	m.mu.Lock()
@@ -149,15 +149,14 @@ func (e *Engine) Whole(l *Leg, now float64, tokens int) {
 	e.seen = now
 	streams, context := max(1, e.streams+o.Streams), e.context+o.Context
 	x := stepTerms(streams, context)
-	step := e.model.stepSeconds(streams, context) * e.step.value()
-	expected := reads + l.work + float64(tokens-1)*step
-	own = max(own, expected/2) // as in fit.learnFrom: also where an engine claims more tokens than it can have given
-	part := own / expected
-	e.prompt.add(part*(reads+l.work), (reads+l.work)/e.prompt.value())
+	prompt, step := e.model.wholeSeconds(l.terms, x)
+	own = max(own, (prompt*e.prompt.value()+float64(tokens-1)*step*e.step.value())/2) // as in fit.learnFrom: also where an engine claims more tokens than it can have given
+	prompt, step = e.model.learnWhole(l.terms, x, tokens-1, own)
+	part := own / (prompt + float64(tokens-1)*step)
+	e.prompt.add(part*prompt, prompt)
 	if tokens > 1 {
-		e.step.add(part*step, step/e.step.value())
+		e.step.add(part*step, step)
 	}
-	e.model.learnWhole(l.terms, x, tokens-1, own)
 }
 
 // hasComputed notes that a leg's prompt is computed.

@@ -405,6 +405,52 @@ func TestWholeAnswers(t *testing.T) {
 	}
 }
 
+// TestFirstObservation: what the only engine takes is what engines take in the mean, so it counts once and not as slowness of this engine too.
+func TestFirstObservation(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		m := NewModel()
+		e := m.NewEngine()
+		for i, want := range []float64{.8, .8, .8} {
+			now := 10 * float64(i)
+			var l Leg
+			begin(e, &l, now, 1000, 1000, true, whole)
+			if i > 0 && !near(l.read-l.at+l.work, want, .2) {
+				t.Errorf("whole %v: prompt %d is thought to take %.2f s; want %.2f", whole, i, l.read-l.at+l.work, want)
+			}
+			if whole {
+				e.Whole(&l, now+want, 1)
+			} else {
+				e.FirstToken(&l, now+want)
+			}
+			e.End(&l, now+want)
+		}
+	}
+}
+
+// TestCachedWholeAnswers: prompts of one length are answered at once, most of them by an engine that has cached most of them and says so.
+func TestCachedWholeAnswers(t *testing.T) {
+	m := NewModel()
+	e := m.NewEngine()
+	seconds := func(uncached int) float64 { return .02 + 2e-4*float64(uncached) }
+	for i := range 40 {
+		now, uncached := 10*float64(i), 150
+		if i%20 == 0 {
+			uncached = 1600
+		}
+		var l Leg
+		begin(e, &l, now, 1600, m.Uncached(1600), true, true)
+		e.Counted(&l, 1600-uncached)
+		e.Whole(&l, now+seconds(uncached)+.07, 8)
+		e.End(&l, now+seconds(uncached)+.07)
+		if got := m.ComputeSeconds(1600); i > 0 && !near(got, 1600*2e-4, .4) {
+			t.Errorf("after %d answers 1,600 tokens are thought to take %.3f s; want %.3f", i+1, got, 1600*2e-4)
+		}
+	}
+	if got := m.Uncached(1600); got > 600 {
+		t.Errorf("%d of 1,600 tokens are thought to be computed", got)
+	}
+}
+
 // TestHandOffs: one pair of engines takes five times as long as others. A pair that was not seen yet takes as long as its slower end.
 func TestHandOffs(t *testing.T) {
 	m := NewModel()

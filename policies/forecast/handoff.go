@@ -87,7 +87,7 @@ func (h *transfers) learn(from, to *Engine, tokens int, seconds float64) (expect
 		}
 	}
 	expected = mean * r.value()
-	seconds = h.fit.learnFrom(x, seconds, &r)
+	seconds, mean = h.fit.learnFrom(x, seconds, &r)
 	h.pairs[pair] = r
 	from.ends[h.kind].sends.add(seconds, mean)
 	to.ends[h.kind].receives.add(seconds, mean)

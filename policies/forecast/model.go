@@ -38,6 +38,12 @@ var (
 )
 
 const (
+	// underWay is the place in policies.PromptTerms of the step that is under way when a prompt comes. It lasts a step whatever the engine is, so its
+	// weight of 1 is no guess: it counts as sure, as much as an observation in which nothing else took time. Left to the fit, it would explain what
+	// prompts and steps take otherwise, above all where all prompts are as long.
+	underWay = 2
+	sure     = 1
+
 	firstAnswer = 256     // tokens
 	firstUsual  = 1000    // tokens of a prompt
 	mostAnswer  = 1 << 16 // tokens that an answer counts for at most: engines claim what they like
@@ -52,6 +58,7 @@ const (
 func NewModel() *Model {
 	m := &Model{prompt: newFit(firstPrompt...), step: newFit(firstStep...), answer: firstAnswer, usual: firstUsual, uncached: 1, late: firstLate, allowed: mostAllowed / 4, astray: firstAstray,
 		handOffs: newTransfers(handOff, firstMove), migrations: newTransfers(migration, firstMigration)}
+	m.prompt.trusts[underWay] = sure
 	m.prompt.beside, m.step.beside = &m.step, &m.prompt
 	return m
 }
@@ -165,17 +172,26 @@ func (m *Model) learnStep(x vector, seconds float64, of *ratio) {
 	m.step.learnFrom(x, seconds, of)
 }
 
-// learnWhole takes in how long a prompt and so many steps took together.
-func (m *Model) learnWhole(prompt, step vector, steps int, seconds float64) {
+// wholeSeconds is how long a prompt and each step after it take, in the mean of engines.
+func (m *Model) wholeSeconds(prompt, step vector) (prompts, steps float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i := range step {
-		step[i] *= float64(steps)
+	return m.prompt.of(prompt), m.step.of(step)
+}
+
+// learnWhole takes in how long a prompt and so many steps took together. It returns what is expected now of the prompt, and of each step.
+func (m *Model) learnWhole(prompt, step vector, steps int, seconds float64) (prompts, each float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := step
+	for i := range all {
+		all[i] *= float64(steps)
 	}
-	m.prompt.learn(prompt, step, seconds)
+	m.prompt.learn(prompt, all, seconds)
 	if steps > 0 {
-		m.step.learn(step, prompt, seconds)
+		m.step.learn(all, prompt, seconds)
 	}
+	return m.prompt.of(prompt), m.step.of(step)
 }
 
 // speed is that of an engine whose prompts and steps take so many times as long as those of engines in the mean.

@@ -93,14 +93,10 @@ func unroutedTeachNothing(t *testing.T, silent bool) {
 	m := NewModel()
 	e := m.NewEngine()
 	const among = .015 + 201*1e-4 + 201_000*3e-8 // seconds of a step
-	beside := among                              // the steps that the prompts are computed beside
-	if silent {
-		beside = 0 // an answer's steps and those beside its prompt are one sum
-	}
 	speed := func() (prompt, step float64) {
 		e.SetUnrouted(Unrouted{}, 0, 2)
 		w := e.Work(1e6)
-		for i, x := range policies.PromptTerms(1000, 1000, beside) {
+		for i, x := range policies.PromptTerms(1000, 1000, among) {
 			prompt += x * w.Speed.Prompt[i]
 		}
 		_, step = w.ITL()
@@ -108,8 +104,9 @@ func unroutedTeachNothing(t *testing.T, silent bool) {
 	}
 	firstPrompt, firstStep := speed()
 	each := .5 * m.usualPrompt() / m.usualSeconds() // tokens in a second
+	e.Computed(0, 10, 0)
 	for i := range 400 {
-		now := float64(5 * i)
+		now := float64(5 * (i + 1))
 		e.Computed(now, 10, now*each)
 		e.SetUnrouted(Unrouted{Streams: 200, Context: 200_000}, now, 10)
 		l := Leg{Prompt: 1000, Uncached: 1000, Answers: true, Silent: silent, Late: 1}

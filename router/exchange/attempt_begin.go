@@ -142,7 +142,7 @@ func (x *Exchange) prefillAnswer(a *attempt, req *leg.Request) dispatch.Event {
 	l.Observe(x.s.Fleet, v)                      // the Observe calls change what is known of the engines, not the request
 	l.ObservePeer(x.s.Fleet, conn, &a.decode, v) // but for this one: with SGLang it may set BlameBoth, and the next attempt leaves out both engines
 	if v == leg.Usable {
-		l.Work.Counted(l.Answer.PromptTokens, l.Answer.Cached())
+		l.CountCached()
 		l.Work.Computed()
 	} else {
 		e := v.PrefillEvent()
@@ -213,6 +213,7 @@ func (x *Exchange) decodeAnswered(a *attempt, v leg.Result, streams bool) {
 		l.Engine.Streaming.Add(1)
 	} else {
 		if e.Kind == dispatch.EvDecodeWhole && x.b.OneSequence() { // else its tokens did not come one after another
+			l.CountCached()
 			l.Work.Whole(l.Answer.CompletionTokens)
 		}
 		if e.Kind == dispatch.EvDecodeWhole && a.split {

@@ -22,7 +22,7 @@ func (x *Exchange) forecastDecode(a *attempt, prompt, uncached int) {
 	if a.split {
 		w.Moves = prompt - x.selection.Cached(a.decode.Engine)
 	} else {
-		w.Uncached = cmp.Or(uncached, x.m.Forecast.Uncached(prompt))
+		w.Guessed, w.Uncached = uncached == 0, cmp.Or(uncached, x.m.Forecast.Uncached(prompt))
 	}
 	a.decode.Forecast(&w)
 }
@@ -31,10 +31,8 @@ func (x *Exchange) forecastDecode(a *attempt, prompt, uncached int) {
 func (x *Exchange) forecastPrefill(a *attempt) {
 	if w := a.decode.Work; w != nil {
 		var p leg.Work
-		p.Prompt, p.Uncached = w.Prompt, int(a.prefill.Unread.Load())
-		if p.Guessed = p.Uncached == 0; p.Guessed {
-			p.Uncached = x.m.Forecast.Uncached(p.Prompt)
-		}
+		uncached := int(a.prefill.Unread.Load())
+		p.Prompt, p.Guessed, p.Uncached = w.Prompt, uncached == 0, cmp.Or(uncached, x.m.Forecast.Uncached(w.Prompt))
 		a.prefill.Forecast(&p)
 	}
 }

@@ -29,10 +29,10 @@ func (l *Leg) Forecast(w *Work) {
 	l.Work.engine.Begin(&l.Work.Leg, fleet.Seconds(time.Now()))
 }
 
-// Counted notes how many tokens the engine says that the prompt has, and how many of them it had cached.
-func (w *Work) Counted(prompt, cached int) {
-	if w != nil && w.Guessed && prompt > 0 {
-		w.engine.Counted(&w.Leg, w.Prompt*cached/prompt)
+// CountCached notes how many tokens of the prompt the engine says it had cached, if its whole answer does. It is called before Computed and Whole.
+func (l *Leg) CountCached() {
+	if w, a := l.Work, &l.Answer; w != nil && w.Guessed && a.PromptTokens > 0 && a.SaysCached() {
+		w.engine.Counted(&w.Leg, w.Prompt*a.Cached()/a.PromptTokens)
 	}
 }
 
