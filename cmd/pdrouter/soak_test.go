@@ -77,7 +77,7 @@ func (s *soak) stop() {
 			}
 		}
 	}
-	for _, p := range s.Processes { // the killed ones have no status to speak of
+	for _, p := range s.Processes {
 		_ = p.Stop(30 * time.Second)
 	}
 }
@@ -102,11 +102,11 @@ func (s *soak) ended(how string) {
 	s.mu.Unlock()
 }
 
-// process returns the last one of that name.
+// process returns the one of that name.
 func (s *soak) process(name string) *proc.Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range slices.Backward(s.Processes) {
+	for _, p := range s.Processes {
 		if p.Name == name {
 			return p
 		}
@@ -191,7 +191,7 @@ func (s *soak) kill(ctx context.Context) {
 			return
 		}
 		s.mu.Lock()
-		s.Processes = append(s.Processes, next)
+		s.Processes[slices.Index(s.Processes, p)] = next
 		s.kills++
 		s.mu.Unlock()
 	}
