@@ -76,3 +76,40 @@ func TestFault63Objective(t *testing.T) {
 		}
 	})
 }
+
+// TestObjectiveTurnedOff turns queue.by_objective off while requests wait for room that a long answer takes: they are served at once, and so are those that come
+// then.
+func TestObjectiveTurnedOff(t *testing.T) {
+	routertest.Virtual(t, func(t *testing.T, n *routertest.Network) {
+		s, parts := routertest.NewPoolIn(t, n, connector.NameNone, 0, 1)
+		s.Config.Queue.ByObjective = true
+		s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoSlow, N: 30_000}, {Do: routertest.DoSlow, N: 1, Nth: -1}}})
+		parts.Planner = oneByOne{policies.Default()}
+		g := routertest.StartIn(t, n, s.Config, parts)
+		var wg sync.WaitGroup
+		ask := func() {
+			wg.Go(func() {
+				if r := g.Post(routertest.PathCompletions, routertest.StreamBody, "X-Slo-Ttft-Ms", "20000"); r.Status != 200 {
+					t.Errorf("status %d: %s", r.Status, r.Body)
+				}
+			})
+			time.Sleep(time.Millisecond)
+		}
+		for range 21 {
+			ask()
+		}
+		if q := g.Router.Stats().Queues[0]; q.Waiting != 20 {
+			t.Fatalf("%+v; want 20 that wait", q)
+		}
+		off := s.Config
+		off.Queue.ByObjective = false
+		if err := g.Router.Apply(off, parts); err != nil {
+			t.Fatal(err)
+		}
+		ask()
+		if q := g.Router.Stats().Queues[0]; q.Waiting != 0 {
+			t.Errorf("%+v; want none that waits", q)
+		}
+		wg.Wait()
+	})
+}

@@ -51,8 +51,6 @@ type Request struct {
 	Ready func() bool
 }
 
-func (r *Request) ready() bool { return r.Ready == nil || r.Ready() }
-
 // Used is what the engines have done for a request.
 type Used struct {
 	Computed int  // tokens of the prompt that were not found in a cache
@@ -101,6 +99,14 @@ func (q *Queue) SetOrder(fair bool, halfLife time.Duration) {
 	if !fair {
 		q.counts.Store(0)
 	}
+}
+
+// SetReady says whether a request waits until its Ready allows it. Until it is called, it does. A configuration may end that for requests that wait
+// already: they get places at the next Update.
+func (q *Queue) SetReady(asked bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.list.unasked = !asked
 }
 
 // Counts reports whether service is counted: requests wait, or have waited within the last half-life. What is served while no request has to
@@ -204,7 +210,7 @@ func (q *Queue) advanceLocked(now time.Time) {
 }
 
 // readyLocked reports whether engines can be given a request now: those of an idle model always can.
-func (q *Queue) readyLocked(r *Request) bool { return q.list.running == 0 || r.ready() }
+func (q *Queue) readyLocked(r *Request) bool { return q.list.running == 0 || q.list.ready(r) }
 
 func (q *Queue) placesLocked() int { return q.capacity.Places(q.list.running, q.list.waiting) }
 

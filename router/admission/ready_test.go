@@ -65,3 +65,38 @@ func TestQueueReady(t *testing.T) {
 		}
 	}
 }
+
+// TestQueueReadyNoMore: once requests do not wait until they are ready any more, those that wait already do not either, nor do those after them.
+func TestQueueReadyNoMore(t *testing.T) {
+	for _, fair := range []bool{false, true} {
+		now := time.Unix(1_700_000_000, 0)
+		q, _ := newQueue(100, 100)
+		q.SetOrder(fair, time.Minute)
+		never := admission.Request{Arrived: now, Ready: func() bool { return false }}
+		if _, ok := q.TryAcquire(never, now); !ok {
+			t.Fatal("an idle model has no place")
+		}
+		var waiting []*admission.Waiter
+		for range 20 {
+			_, w := q.Enqueue(never, now)
+			if w == nil {
+				t.Fatal("a request that is not ready has a place")
+			}
+			waiting = append(waiting, w)
+		}
+		q.SetReady(false)
+		q.Update()
+		for i, w := range waiting {
+			if len(w.Done()) == 0 {
+				t.Fatalf("request %d waits still", i)
+			}
+		}
+		if _, ok := q.TryAcquire(never, now); !ok {
+			t.Error("one that comes later has no place")
+		}
+		q.SetReady(true)
+		if _, ok := q.TryAcquire(never, now); ok {
+			t.Error("one that comes when requests wait again has a place")
+		}
+	}
+}

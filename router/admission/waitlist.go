@@ -30,6 +30,8 @@ type waitlist struct {
 	waiting int
 	levels  []*level // the highest priority first
 
+	unasked bool // all requests are ready, whatever their Ready says
+
 	fair   bool
 	age    float64 // the time, in half-lives
 	grants uint64  // places given to requests that waited
@@ -229,15 +231,18 @@ func (q *waitlist) next(max int) *Waiter {
 // mostAsked bounds how many requests are asked whether they are ready for one place.
 const mostAsked = 16
 
+// ready reports whether engines can be given a request now.
+func (q *waitlist) ready(r *Request) bool { return q.unasked || r.Ready == nil || r.Ready() }
+
 // firstReady is w if that is ready or no request is with the engines, else the first that is of those that came first; nil if none is.
 func (q *waitlist) firstReady(w *Waiter) *Waiter {
-	if q.running == 0 || w.request.ready() {
+	if q.running == 0 || q.ready(&w.request) {
 		return w
 	}
 	asked := 1
 	for _, l := range q.levels {
 		for x := l.line.first; x != nil && asked < mostAsked; x = x.next[0] {
-			if asked++; x != w && x.request.ready() {
+			if asked++; x != w && q.ready(&x.request) {
 				return x
 			}
 		}

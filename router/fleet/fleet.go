@@ -271,6 +271,7 @@ func New(cfg config.Config, parts Parts, was *Fleet, secrets *config.Secrets) (*
 func (f *Fleet) Begin(cfg config.Config, was *Fleet) {
 	for _, m := range f.Models {
 		m.Queue.SetLimits(m, m.queueLength)
+		m.Queue.SetReady(m.rooms != nil)
 		m.Retries.SetLimits(*cfg.Limits.RetryPercent, *cfg.Limits.RetryFloor)
 	}
 	for e, t := range f.secured {
