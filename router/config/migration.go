@@ -45,7 +45,7 @@ type Migration struct {
 	// streamed) is left pinned, so that a move can read it without a request to the engine. It must be less than the engines' decoder_kv_blocks_ttl
 	// (480 s unless set), as blocks that an engine has freed hold other tokens. It needs reclaim. Default 0: it is freed at once.
 	PinnedFor time.Duration `yaml:"pinned_for"`
-	// PinnedShare is the part of an engine's cache that may be pinned so, 0 to 1. Past it what has been pinned for longest is freed. Default 0.1.
+	// PinnedShare is the part of an engine's cache that may be pinned so, more than 0 and at most 1. Past it what has been pinned for longest is freed. Default 0.1.
 	PinnedShare float64 `yaml:"pinned_share"`
 	// Timeout bounds one move. Default 20s; less than the 30 s for which a stock engine keeps what it hands over.
 	Timeout time.Duration `yaml:"timeout"`
