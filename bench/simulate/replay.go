@@ -362,7 +362,7 @@ func (r *replay) begun(l *leg, at time.Duration) {
 		r.index.Return(l.reserved)
 		r.note(l.chain, l.engine)
 		l.chain, r.chains = nil, append(r.chains, l.chain)
-		r.model.Moved(l.first.engine.work, l.engine.work, l.moved, (at - l.first.ended).Seconds())
+		r.model.Moved(at.Seconds(), l.first.engine.work, l.engine.work, l.moved, (at - l.first.ended).Seconds())
 	}
 }
 

@@ -56,3 +56,65 @@ func TestSlowFirstPrompt(t *testing.T) {
 		t.Errorf("of the latest 200 requests the engines got %v; want at least 50 each", given)
 	}
 }
+
+// TestSlowPromptBesideStreams: an engine whose only prompt was slow is thought to compute prompts as fast as others again, though it gives answers all
+// the time.
+func TestSlowPromptBesideStreams(t *testing.T) {
+	m := NewModel()
+	usual, slow := m.NewEngine(), m.NewEngine()
+	now := 0.0
+	prompt := func(e *Engine, took float64) {
+		var l Leg
+		begin(e, &l, now, 1000, 1000, false, false)
+		now += took
+		e.FirstToken(&l, now)
+		e.End(&l, now)
+	}
+	for range 100 {
+		prompt(usual, .1)
+	}
+	if prompt(slow, 20); slow.PromptSeconds(1000, 1000) < 5 {
+		t.Fatalf("a prompt is thought to take %.2f s after one of 20 s", slow.PromptSeconds(1000, 1000))
+	}
+	for until := now + forgetAfter + 1; now < until; {
+		var l Leg
+		begin(slow, &l, now, 1000, 0, true, false)
+		slow.FirstToken(&l, now)
+		for range 200 {
+			now += .02
+			slow.Said(&l, now, 1)
+		}
+		slow.End(&l, now)
+	}
+	if got, want := slow.PromptSeconds(1000, 1000), usual.PromptSeconds(1000, 1000); !near(got, want, .1) {
+		t.Errorf("a prompt is thought to take %.2f s; want %.2f, as at the other engine", got, want)
+	}
+}
+
+// TestSlowFirstHandOff: a pair whose first hand-off was slow, as decode warmed up, is thought to be as fast as others again when it has had none for
+// long. So is the engine, with others.
+func TestSlowFirstHandOff(t *testing.T) {
+	m := NewModel()
+	p, other, usual, slow := m.NewEngine(), m.NewEngine(), m.NewEngine(), m.NewEngine()
+	now := 0.0
+	handOff := func(to *Engine, took float64) {
+		now++
+		m.Moved(now, p, to, 1000, took)
+		m.Demand(now)
+	}
+	for range 100 {
+		handOff(usual, .05)
+	}
+	if handOff(slow, 10); m.HandOff(p, slow) < 5 || m.HandOff(other, slow) < 5 {
+		t.Fatalf("hand-offs are thought to take %.1f and %.1f times as long after one of 10 s", m.HandOff(p, slow), m.HandOff(other, slow))
+	}
+	for range forgetPairsAfter + 100 {
+		handOff(usual, .05)
+	}
+	if a, b := m.HandOff(p, slow), m.HandOff(other, slow); a > 1.1 || b > 1.1 {
+		t.Errorf("hand-offs are thought to take %.1f and %.1f times as long as others; want 1", a, b)
+	}
+	if got := m.HandOff(p, usual); !near(got, 1, .1) {
+		t.Errorf("hand-offs of the usual pair are thought to take %.1f times as long; want 1", got)
+	}
+}

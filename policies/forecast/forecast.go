@@ -22,12 +22,11 @@ type Engine struct {
 	streams  int
 	context  int      // tokens that streams hold
 	busy     decayed  // seconds in which it computed prompts
-	prompt   ratio    // seconds of its prompts, over what the model's engines take in the mean
-	step     ratio    // likewise of its steps
+	prompt   pace     // seconds of its prompts, over what the model's engines take in the mean
+	step     pace     // likewise of its steps
 	gaps     ratio    // long gaps in streams, over the seconds of these: each is a step with a part of a prompt
 	carried  computed // prompts that were computed in much less time than they should have been
 	observed int      // tokens since the last observation of a step
-	seen     float64  // when its prompts or steps were observed for the last time
 	others   Others   // what other gateways have there
 	unrouted unrouted // what it has that no gateway has sent
 	now      float64  // when it was told of something last
@@ -146,7 +145,6 @@ func (e *Engine) Whole(l *Leg, now float64, tokens int) {
 	if own <= 0 || own < seconds/2 {
 		return
 	}
-	e.seen = now
 	streams, context := max(1, e.streams+o.Streams), e.context+o.Context
 	x := stepTerms(streams, context)
 	prompt, step := e.model.wholeSeconds(l.terms, x)
@@ -154,8 +152,10 @@ func (e *Engine) Whole(l *Leg, now float64, tokens int) {
 	prompt, step = e.model.learnWhole(l.terms, x, tokens-1, own)
 	part := own / (prompt + float64(tokens-1)*step)
 	e.prompt.add(part*prompt, prompt)
+	e.prompt.seen = now
 	if tokens > 1 {
 		e.step.add(part*step, step)
+		e.step.seen = now
 	}
 }
 
@@ -170,15 +170,15 @@ func (e *Engine) hasComputed(l *Leg, now float64) {
 }
 
 // forgetAfter is after how many seconds without an observation an engine is thought to be as fast as others again. Else one that was slow once, as
-// it warmed up, would be given nothing any more by which it could show that it is not.
+// it warmed up, would be given nothing any more by which it could show that it is not. Prompts and steps are forgotten apart: an engine whose prompts
+// look slow may give answers all the time to prompts that others compute.
 const forgetAfter = 120
 
 // settle notes that prompts are computed of which nobody will tell, and forgets what was long ago.
 func (e *Engine) settle(now float64) {
 	e.now = now
-	if now-e.seen > forgetAfter {
-		e.prompt, e.step = ratio{}, ratio{}
-	}
+	e.prompt.forget(now, forgetAfter)
+	e.step.forget(now, forgetAfter)
 	for len(e.prompts) > 0 && e.prompts[0].Silent {
 		l := e.prompts[0]
 		at := max(e.began, l.read) + l.work
@@ -225,10 +225,10 @@ func (e *Engine) tell(l *Leg, now float64) {
 	e.model.said(now, u.tokens, u.long)
 	if e.observed += u.tokens; u.even > 0 && u.seconds > 0 && e.observed >= observeEvery {
 		e.observed = 0
-		e.seen = now
+		e.step.seen = now
 		o := e.beside()
 		x := stepTerms(e.streams+o.Streams, e.context+o.Context)
-		e.model.learnStep(x, u.seconds/float64(u.even), &e.step)
+		e.model.learnStep(x, u.seconds/float64(u.even), &e.step.ratio)
 	}
 }
 
@@ -288,7 +288,8 @@ func (e *Engine) Given(now float64) float64 {
 func (e *Engine) Observed(now float64) (ago float64, ever bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return max(0, now-e.seen), e.seen > 0
+	seen := max(e.prompt.seen, e.step.seen)
+	return max(0, now-seen), seen > 0
 }
 
 // observe learns from the first of the prompts that are computed, which it has computed now. Where others have prompts that wait too, it cannot be
@@ -315,8 +316,8 @@ func (e *Engine) observe(l *Leg, now float64) {
 		return
 	}
 	if e.carried = (computed{}); took > 0 {
-		e.seen = now
-		e.model.learnPrompt(x, took, &e.prompt)
+		e.prompt.seen = now
+		e.model.learnPrompt(x, took, &e.prompt.ratio)
 	}
 }
 
@@ -393,6 +394,19 @@ func (r *ratio) value() float64 {
 		return 1
 	}
 	return r.took / r.expected
+}
+
+// pace is a ratio that is forgotten.
+type pace struct {
+	ratio
+	seen float64 // when a time was added last
+}
+
+// forget forgets the ratio if no time was added for so many seconds.
+func (p *pace) forget(now, after float64) {
+	if now-p.seen > after {
+		p.ratio = ratio{}
+	}
 }
 
 // decayed is a sum of which what is long ago counts less.

@@ -356,7 +356,7 @@ func TestRandomWalk(t *testing.T) {
 				e.End(l, now)
 				begun[i] = false
 			}
-			m.Moved(e, other, rng.IntN(1000), rng.Float64()-.1)
+			m.Moved(0, e, other, rng.IntN(1000), rng.Float64()-.1)
 			w, d := e.Work(now), m.Demand(now)
 			for _, x := range append(append(w.Speed.Prompt[:], w.Speed.Step[:]...), w.Wait, w.Prompts, w.Speed.LongGaps, d.Rate, d.Move[0], d.Move[1], m.HandOff(e, other), m.HandOff(other, e)) {
 				if math.IsNaN(x) || math.IsInf(x, 0) || x < 0 {
@@ -463,9 +463,9 @@ func TestHandOffs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 300 {
 		n := rng.IntN(20_000)
-		m.Moved(p[0], d[0], n, seconds(n))
-		m.Moved(p[0], d[1], n, seconds(n))
-		m.Moved(p[1], d[1], n, 5*seconds(n))
+		m.Moved(0, p[0], d[0], n, seconds(n))
+		m.Moved(0, p[0], d[1], n, seconds(n))
+		m.Moved(0, p[1], d[1], n, 5*seconds(n))
 	}
 	of := func(p, d *Engine, n int) float64 {
 		demand := m.Demand(0)
@@ -486,7 +486,7 @@ func TestHandOffs(t *testing.T) {
 		t.Errorf("a new decode engine and a fast prefill engine: %v times; want 1 at most", got)
 	}
 	for range 2 * mostPairs {
-		m.Moved(m.NewEngine(), d[0], 100, .01)
+		m.Moved(0, m.NewEngine(), d[0], 100, .01)
 	}
 	if n := len(m.handOffs.pairs); n > mostPairs {
 		t.Errorf("%d pairs are kept", n)
@@ -523,7 +523,7 @@ func TestHandOffToBusyEngines(t *testing.T) {
 	}
 	for i := range 300 {
 		for _, d := range []*Engine{idle, busy} {
-			m.Moved(p, d, 100*(i%50), .005+2*d.StepSeconds())
+			m.Moved(0, p, d, 100*(i%50), .005+2*d.StepSeconds())
 		}
 	}
 	demand := m.Demand(0)

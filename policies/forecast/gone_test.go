@@ -8,7 +8,7 @@ func TestGonePairs(t *testing.T) {
 	a, b, c := m.NewEngine(), m.NewEngine(), m.NewEngine()
 	learn := func() {
 		for _, pair := range [][2]*Engine{{a, c}, {b, c}, {c, a}} {
-			m.Moved(pair[0], pair[1], 1000, .1)
+			m.Moved(0, pair[0], pair[1], 1000, .1)
 		}
 	}
 	learn()

@@ -10,10 +10,11 @@ import (
 
 // transfers is how long a model's engines take to give KV to each other, and how many times as long as that each pair of them takes.
 type transfers struct {
-	kind  transferKind
-	mu    sync.RWMutex
-	fit   fit // seconds by policies.MoveTerms
-	pairs map[[2]*Engine]ratio
+	kind   transferKind
+	mu     sync.RWMutex
+	fit    fit // seconds by policies.MoveTerms
+	pairs  map[[2]*Engine]pace
+	looked float64 // when forget looked last
 }
 
 // transferKind is for what KV is given.
@@ -26,10 +27,10 @@ const (
 )
 
 // ends is how many times as long as in the mean transfers from and to an engine take.
-type ends struct{ sends, receives ratio }
+type ends struct{ sends, receives pace }
 
 func newTransfers(kind transferKind, first []float64) transfers {
-	return transfers{kind: kind, fit: newFit(first...), pairs: map[[2]*Engine]ratio{}}
+	return transfers{kind: kind, fit: newFit(first...), pairs: map[[2]*Engine]pace{}}
 }
 
 const (
@@ -37,16 +38,19 @@ const (
 	mostPairs = 1 << 14
 	// likeOthers is how many of a pair's transfers what is thought of it before the first one counts.
 	likeOthers = 3
+	// forgetPairsAfter is after how many seconds without a transfer what is known of a pair and of its ends is forgotten, as package router/handoff
+	// does. Else a pair whose first transfer was slow, as an engine warmed up, would be given nothing any more by which it could show that it is not.
+	forgetPairsAfter = 300
 )
 
 // Moved notes the seconds between the end of a prompt at one engine and the first token from another, which lacked so many of its tokens.
-func (m *Model) Moved(from, to *Engine, tokens int, seconds float64) {
-	m.handOffs.learn(from, to, tokens, seconds)
+func (m *Model) Moved(now float64, from, to *Engine, tokens int, seconds float64) {
+	m.handOffs.learn(now, from, to, tokens, seconds)
 }
 
 // Migrated notes the seconds in which a conversation's KV was moved from one engine to another, without those in which either had others to serve.
-func (m *Model) Migrated(from, to *Engine, tokens int, seconds float64) {
-	if expected := m.migrations.learn(from, to, tokens, seconds); expected > 0 {
+func (m *Model) Migrated(now float64, from, to *Engine, tokens int, seconds float64) {
+	if expected := m.migrations.learn(now, from, to, tokens, seconds); expected > 0 {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.astray += (math.Min(1, math.Abs(seconds-expected)/seconds) - m.astray) / 16
@@ -66,7 +70,7 @@ func (m *Model) Migration(from, to *Engine, tokens int) (seconds, differs float6
 }
 
 // learn takes in how long a transfer took, and returns what it was expected to take; 0 if nothing is learned.
-func (h *transfers) learn(from, to *Engine, tokens int, seconds float64) (expected float64) {
+func (h *transfers) learn(now float64, from, to *Engine, tokens int, seconds float64) (expected float64) {
 	if seconds <= 0 || from == nil || to == nil {
 		return 0
 	}
@@ -81,17 +85,44 @@ func (h *transfers) learn(from, to *Engine, tokens int, seconds float64) (expect
 	pair := [2]*Engine{from, to}
 	r, seen := h.pairs[pair]
 	if !seen {
-		r = ratio{likeOthers * mean * h.slowerLocked(from, to), likeOthers * mean}
+		r.ratio = ratio{likeOthers * mean * h.slowerLocked(from, to), likeOthers * mean}
 		if len(h.pairs) >= mostPairs {
-			clear(h.pairs)
+			h.forgetLocked(math.Inf(1))
 		}
 	}
 	expected = mean * r.value()
-	seconds, mean = h.fit.learnFrom(x, seconds, &r)
+	seconds, mean = h.fit.learnFrom(x, seconds, &r.ratio)
+	sends, receives := &from.ends[h.kind].sends, &to.ends[h.kind].receives
+	sends.add(seconds, mean)
+	receives.add(seconds, mean)
+	r.seen, sends.seen, receives.seen = now, now, now
 	h.pairs[pair] = r
-	from.ends[h.kind].sends.add(seconds, mean)
-	to.ends[h.kind].receives.add(seconds, mean)
 	return expected
+}
+
+// forget forgets pairs and ends of which no transfer was seen for long. It looks seldom enough to cost nothing.
+func (h *transfers) forget(now float64) {
+	h.mu.RLock()
+	soon := now-h.looked < forgetPairsAfter/10
+	h.mu.RUnlock()
+	if soon {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.looked = now
+	h.forgetLocked(now)
+}
+
+func (h *transfers) forgetLocked(now float64) {
+	maps.DeleteFunc(h.pairs, func(pair [2]*Engine, r pace) bool {
+		if now-r.seen <= forgetPairsAfter {
+			return false
+		}
+		pair[0].ends[h.kind].sends.forget(now, forgetPairsAfter)
+		pair[1].ends[h.kind].receives.forget(now, forgetPairsAfter)
+		return true
+	})
 }
 
 // Gone notes that the engine is of no configuration any more: what is known of its pairs is forgotten, and nothing is learned of them.
@@ -103,7 +134,7 @@ func (e *Engine) Gone() {
 	}
 	e.gone = true
 	for _, h := range both {
-		maps.DeleteFunc(h.pairs, func(pair [2]*Engine, _ ratio) bool { return pair[0] == e || pair[1] == e })
+		maps.DeleteFunc(h.pairs, func(pair [2]*Engine, _ pace) bool { return pair[0] == e || pair[1] == e })
 	}
 }
 

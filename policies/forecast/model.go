@@ -89,6 +89,8 @@ func (m *Model) Predicted(predicted, was float64) {
 
 // Demand is what is asked of the engines at a time.
 func (m *Model) Demand(now float64) policies.Demand {
+	m.handOffs.forget(now)
+	m.migrations.forget(now)
 	move := m.handOffs.terms()
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -55,7 +55,7 @@ func (x *Exchange) observeDecodeFirst(a *attempt, at time.Time) {
 	x.Sum.Predicted = x.choice.TTFT
 	x.m.Forecast.Predicted(float64(x.choice.TTFT), (decoded - x.Sum.Phases.Plan).Seconds())
 	if w := a.decode.Work; w != nil && a.split && prefilled > 0 && prefilled < decoded {
-		x.m.Forecast.Moved(a.prefill.Engine.Forecast(), a.decode.Engine.Forecast(), w.Moves, (decoded - prefilled).Seconds())
+		x.m.Forecast.Moved(fleet.Seconds(at), a.prefill.Engine.Forecast(), a.decode.Engine.Forecast(), w.Moves, (decoded - prefilled).Seconds())
 	}
 }
 

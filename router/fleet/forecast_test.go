@@ -47,7 +47,7 @@ func TestForecastOfGoneEngine(t *testing.T) {
 	parts := Parts{Planner: p}
 	was := fleetOf(t, ofEngines("a", "b"), parts, nil)
 	m, a, b := was.Models["m"].Forecast, was.Engine("a").Forecast(), was.Engine("b").Forecast()
-	m.Moved(a, b, 10, 1)
+	m.Moved(0, a, b, 10, 1)
 	known := m.HandOff(a, b)
 	fleetOf(t, ofEngines("a", "b"), parts, was)
 	if got := m.HandOff(a, b); got != known {

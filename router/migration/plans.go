@@ -90,7 +90,7 @@ func (p *Plans) beginLocked(w *Planned, now time.Time) {
 func (p *Plans) Ended(w *Planned, result Result, now time.Time) Ended {
 	out := w.ended(result, now.Sub(w.began))
 	if w.Pin == nil {
-		p.learn(w, out)
+		p.learn(w, out, fleet.Seconds(now))
 	}
 	p.mu.Lock()
 	if w.Pin != nil {
@@ -133,7 +133,7 @@ func (p *Plans) Ended(w *Planned, result Result, now time.Time) Ended {
 }
 
 // learn takes in how long a move took. One that failed says only that it takes at least as long.
-func (p *Plans) learn(w *Planned, out Ended) {
+func (p *Plans) learn(w *Planned, out Ended, now float64) {
 	model := w.s.Fleet.Models[w.c.model]
 	if model == nil {
 		return
@@ -141,10 +141,10 @@ func (p *Plans) learn(w *Planned, out Ended) {
 	from, to, seconds := w.From.Forecast(), w.To.Forecast(), max(out.Took.Seconds()-w.waits, 1e-6)
 	switch out.Result {
 	case Moved:
-		model.Forecast.Migrated(from, to, out.Tokens, seconds)
+		model.Forecast.Migrated(now, from, to, out.Tokens, seconds)
 	case Late, Failed:
 		if expected, _ := model.Forecast.Migration(from, to, out.Tokens); seconds > expected {
-			model.Forecast.Migrated(from, to, out.Tokens, seconds)
+			model.Forecast.Migrated(now, from, to, out.Tokens, seconds)
 		}
 	}
 }
