@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"pdrouter/policies"
@@ -116,5 +117,68 @@ func TestSlowFirstHandOff(t *testing.T) {
 	}
 	if got := m.HandOff(p, usual); !near(got, 1, .1) {
 		t.Errorf("hand-offs of the usual pair are thought to take %.1f times as long; want 1", got)
+	}
+}
+
+// TestOnlyEngineWarmsUp: the only engine takes half a minute for its first prompt. After some more it is thought to be as fast as it is, and so are
+// engines in the mean.
+func TestOnlyEngineWarmsUp(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		m := NewModel()
+		e := m.NewEngine()
+		for i := range 31 {
+			now, took := 40*float64(i), .08
+			if i == 0 {
+				took = 30
+			}
+			var l Leg
+			begin(e, &l, now, 1000, 1000, true, whole)
+			if whole {
+				e.Whole(&l, now+took, 1)
+			} else {
+				e.FirstToken(&l, now+took)
+			}
+			e.End(&l, now+took)
+		}
+		if got := e.PromptSeconds(1000, 1000); !near(got, .08, .5) {
+			t.Errorf("whole %v: a prompt is thought to take %.2f s; want 0.08", whole, got)
+		}
+		if got := m.NewEngine().PromptSeconds(1000, 1000); !near(got, .08, .5) {
+			t.Errorf("whole %v: a prompt is thought to take %.2f s in the mean; want 0.08", whole, got)
+		}
+	}
+}
+
+// TestSlowEngineInBursts: one of three engines takes three times as long, and some of its prompts come in no time, as they were held up on the way. It is
+// still thought to take that long, and the others what they take.
+func TestSlowEngineInBursts(t *testing.T) {
+	m := NewModel()
+	all := []*Engine{m.NewEngine(), m.NewEngine(), m.NewEngine()}
+	seconds := func(tokens int) float64 { return .02 + 1e-4*float64(tokens) }
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range 600 {
+		now, tokens := 2*float64(i), 200+rng.IntN(2000)
+		for k, e := range all {
+			took := seconds(tokens) * (1 + .1*rng.Float64())
+			if k == 0 {
+				took *= 3
+				if i%15 == 0 {
+					took = .001
+				}
+			}
+			var l Leg
+			begin(e, &l, now, tokens, tokens, false, false)
+			e.FirstToken(&l, now+took)
+			e.End(&l, now+took)
+		}
+	}
+	for k, e := range all {
+		want := seconds(1000)
+		if k == 0 {
+			want *= 3
+		}
+		if got := e.PromptSeconds(1000, 1000); !near(got, want, .25) {
+			t.Errorf("engine %d: a prompt is thought to take %.3f s; want %.3f", k, got, want)
+		}
 	}
 }

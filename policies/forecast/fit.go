@@ -49,10 +49,11 @@ func newFit(first ...float64) fit {
 func (f *fit) of(x vector) float64 { return dot(&x, &f.weights) }
 
 // learnFrom takes in an observation at one engine, and the engine's ratio. What came in much less time than it should have was held up before, so
-// it counts as half of what was expected: else one such observation would outweigh thousands of others. The ratio is over what is expected now: what
+// it counts as half of what was expected: else one such observation would outweigh thousands of others. That is half of what engines take in the mean
+// where the engine looks slower: else each observation would say that it is half as slow, and all engines with it. The ratio is over what is expected now: what
 // all engines have taught the fit is not the engine's own. It returns what the observation counts as, and what is expected now.
 func (f *fit) learnFrom(x vector, y float64, of *ratio) (counts, expected float64) {
-	counts = max(y, f.of(x)*of.value()/2)
+	counts = max(y, f.of(x)*of.atMostUsual()/2)
 	f.learn(x, vector{}, counts)
 	expected = f.of(x)
 	of.add(counts, expected)

@@ -148,7 +148,7 @@ func (e *Engine) Whole(l *Leg, now float64, tokens int) {
 	streams, context := max(1, e.streams+o.Streams), e.context+o.Context
 	x := stepTerms(streams, context)
 	prompt, step := e.model.wholeSeconds(l.terms, x)
-	own = max(own, (prompt*e.prompt.value()+float64(tokens-1)*step*e.step.value())/2) // as in fit.learnFrom: also where an engine claims more tokens than it can have given
+	own = max(own, (prompt*e.prompt.atMostUsual()+float64(tokens-1)*step*e.step.atMostUsual())/2) // as in fit.learnFrom: also where an engine claims more tokens than it can have given
 	prompt, step = e.model.learnWhole(l.terms, x, tokens-1, own)
 	part := own / (prompt + float64(tokens-1)*step)
 	e.prompt.add(part*prompt, prompt)
@@ -385,7 +385,11 @@ type ratio struct{ took, expected float64 }
 // ratioFades is what a time counts when the next one has come: the last twenty count most.
 const ratioFades = .95
 
+// add adds a time. If it is less than half of what the ratio says, the engine is not as slow any more as it was: what was added before counts half.
 func (r *ratio) add(took, expected float64) {
+	if took < expected*r.value()/2 {
+		r.took, r.expected = r.took/2, r.expected/2
+	}
 	r.took, r.expected = ratioFades*r.took+took, ratioFades*r.expected+expected
 }
 
@@ -395,6 +399,9 @@ func (r *ratio) value() float64 {
 	}
 	return r.took / r.expected
 }
+
+// atMostUsual is the ratio of an engine that is faster than in the mean, else 1.
+func (r *ratio) atMostUsual() float64 { return min(1, r.value()) }
 
 // pace is a ratio that is forgotten.
 type pace struct {
