@@ -259,11 +259,11 @@ func (e *Engine) Work(now float64) policies.Work {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.settle(now)
-	own, o := e.own(now), e.beside()
-	_, soon, reading := e.waits(now)
+	o := e.beside()
+	all, soon, reading := e.waits(now)
 	return policies.Work{
-		Wait: own.Wait + o.Wait, Soon: soon + o.Wait, Reading: reading, Streams: own.Streams + o.Streams, Context: own.Context + o.Context,
-		Prompts: min(own.Prompts+o.Prompts, mostPrompts),
+		Wait: all + o.Wait, Soon: soon + o.Wait, Reading: reading, Streams: e.streams + o.Streams, Context: e.context + o.Context,
+		Prompts: min(e.busy.at(now)/recent+o.Prompts, mostPrompts),
 		Speed:   e.model.speed(e.prompt.value(), e.step.value(), e.gaps.value()),
 	}
 }
