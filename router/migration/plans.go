@@ -112,7 +112,7 @@ func (p *Plans) Ended(w *Planned, result Result, now time.Time) Ended {
 		model := w.s.Fleet.Models[w.c.model]
 		out.Bytes = metadata.TokenBytes(w.s.Fleet.Records(w.To)) * float64(out.Tokens)
 		if w.Pin == nil { // else it took less than a whole move
-			p.slower += (out.Took.Seconds()/model.MoveSeconds(out.Tokens) - p.slower) / 8
+			p.slower += (out.Took.Seconds()/usualSeconds(model, out.Tokens) - p.slower) / 8
 		}
 	}
 	switch {

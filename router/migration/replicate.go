@@ -120,8 +120,12 @@ func apart() func(*offer) bool {
 func (p *Plans) moveSeconds(model *fleet.Model, tokens int) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.slower * model.MoveSeconds(tokens)
+	return p.slower * usualSeconds(model, tokens)
 }
+
+// usualSeconds is how long a hand-off of so many tokens takes. It is thought to take some time also where the forecast has nothing but decode's steps
+// explain hand-offs: else a move would take any number of times as long.
+func usualSeconds(model *fleet.Model, tokens int) float64 { return max(.01, model.MoveSeconds(tokens)) }
 
 // beginnings returns the conversations that may share KV, by their kinds.
 func (p *Plans) beginnings(s *Snapshot, now time.Time) map[kind][]beginning {
