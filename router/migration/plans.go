@@ -23,7 +23,6 @@ type Plans struct {
 	seen   seen
 	untold []Ended   // what Told returns
 	lookAt time.Time // when to look next for what conversations share
-	slower float64   // how many times as long as was thought moves take, in the mean of recent ones
 
 	arrivals // Look's, which one goroutine calls
 }
@@ -31,7 +30,7 @@ type Plans struct {
 // NewPlans returns one that knows no conversations, and keeps none before Update.
 func NewPlans() *Plans {
 	p := &Plans{
-		budgets: fleet.NewPerEngine[budget](), pins: newPins(), unable: fleet.NewPerEngine[inability](), lanes: map[lane]*queue{}, slower: 1,
+		budgets: fleet.NewPerEngine[budget](), pins: newPins(), unable: fleet.NewPerEngine[inability](), lanes: map[lane]*queue{},
 		seen: seen{running: map[*Planned]Shown{}},
 	}
 	p.known = newConversations(func(c *conversation) {
@@ -109,11 +108,7 @@ func (p *Plans) Ended(w *Planned, result Result, now time.Time) Ended {
 		}
 	}
 	if out.Result == Moved {
-		model := w.s.Fleet.Models[w.c.model]
 		out.Bytes = metadata.TokenBytes(w.s.Fleet.Records(w.To)) * float64(out.Tokens)
-		if w.Pin == nil { // else it took less than a whole move
-			p.slower += (out.Took.Seconds()/usualSeconds(model, out.Tokens) - p.slower) / 8
-		}
 	}
 	switch {
 	case (out.Result == Moved || out.Result == AlreadyThere) && out.Reason == ForDrain && p.known.has(w.c):

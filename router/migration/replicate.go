@@ -91,7 +91,8 @@ func (p *Plans) replicate(s *Snapshot, now time.Time, found []Found) []Found {
 			}
 			o := offer{c: sh.c, role: k.role, from: from.engine, run: from.run, to: to, tokens: sh.tokens}
 			// Of the conversations to come the two engines will have half each.
-			if o.worth = sh.n/2*model.ComputeSeconds(sh.tokens) - p.moveSeconds(model, sh.tokens); o.worth > 0 {
+			seconds, _ := model.Forecast.Migration(from.engine.Forecast(), to.Forecast(), sh.tokens)
+			if o.worth = sh.n/2*model.ComputeSeconds(sh.tokens) - seconds; o.worth > 0 {
 				offers = append(offers, o)
 			}
 		}
@@ -115,17 +116,6 @@ func apart() func(*offer) bool {
 		return true
 	}
 }
-
-// moveSeconds is how long a move is thought to take, by those before.
-func (p *Plans) moveSeconds(model *fleet.Model, tokens int) float64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.slower * usualSeconds(model, tokens)
-}
-
-// usualSeconds is how long a hand-off of so many tokens takes. It is thought to take some time also where the forecast has nothing but decode's steps
-// explain hand-offs: else a move would take any number of times as long.
-func usualSeconds(model *fleet.Model, tokens int) float64 { return max(.01, model.MoveSeconds(tokens)) }
 
 // beginnings returns the conversations that may share KV, by their kinds.
 func (p *Plans) beginnings(s *Snapshot, now time.Time) map[kind][]beginning {
