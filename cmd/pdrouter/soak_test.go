@@ -44,7 +44,7 @@ func TestSoak(t *testing.T) {
 	s.run(ctx, d, s.load)
 }
 
-// soakTime is how long a soak runs. It skips the test if nobody has said that.
+// soakTime is how long a soak runs, from the environment. Without it the test is skipped.
 func soakTime(t *testing.T) time.Duration {
 	t.Helper()
 	d, err := time.ParseDuration(os.Getenv(soakFor))

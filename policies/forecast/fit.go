@@ -48,10 +48,11 @@ func newFit(first ...float64) fit {
 // of is what the fit says of terms.
 func (f *fit) of(x vector) float64 { return dot(&x, &f.weights) }
 
-// learnFrom takes in an observation at one engine, and the engine's ratio. What came in much less time than it should have was held up before, so
-// it counts as half of what was expected: else one such observation would outweigh thousands of others. That is half of what engines take in the mean
-// where the engine looks slower: else each observation would say that it is half as slow, and all engines with it. The ratio is over what is expected now: what
-// all engines have taught the fit is not the engine's own. It returns what the observation counts as, and what is expected now.
+// learnFrom takes in an observation at one engine, and the engine's ratio. What came in much less time than expected was held up before, so it counts as
+// half of what is expected: one such observation would outweigh thousands of others. Where the engine looks slower than others, it counts as half of what
+// engines take in the mean: else a slow engine would take long to look fast again, and the others would look slow with it. The ratio is over what is
+// expected with this observation: what all engines have taught the fit is not the engine's own. It returns what the observation counts as, and what is
+// expected now.
 func (f *fit) learnFrom(x vector, y float64, of *ratio) (counts, expected float64) {
 	counts = max(y, f.of(x)*of.atMostUsual()/2)
 	f.learn(x, vector{}, counts)

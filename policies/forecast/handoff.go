@@ -100,7 +100,7 @@ func (h *transfers) learn(now float64, from, to *Engine, tokens int, seconds flo
 	return expected
 }
 
-// forget forgets pairs and ends of which no transfer was seen for long. It looks seldom enough to cost nothing.
+// forget forgets pairs and ends without a transfer for forgetPairsAfter. It does nothing if it looked a tenth of that time ago or less.
 func (h *transfers) forget(now float64) {
 	h.mu.RLock()
 	soon := now-h.looked < forgetPairsAfter/10
