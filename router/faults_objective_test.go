@@ -64,8 +64,8 @@ func TestFault63Objective(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		wg.Wait()
-		if got[200] == 0 || got[429] == 0 {
-			t.Errorf("statuses %v; want some of 200 and of 429", got)
+		if got[200] == 0 || got[429] < 3 {
+			t.Errorf("statuses %v; want some of 200 and most of 429", got)
 		}
 		g.WaitIdle()
 		if r := ask(); r.Status != 200 {
