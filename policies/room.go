@@ -25,8 +25,10 @@ func (p *Policy) OnIdle(q Request, f Fleet) Choice {
 }
 
 // Room reports whether engines can be given a request now: on the path that it would take its prompt waits little to be computed, and it breaks few
-// objectives that it would not break on idle engines. Of a request that would miss its own in any case it is the others' that count.
-func (p *Policy) Room(q Request, f Fleet) bool {
+// objectives that it would not break on idle engines. Of a request that would miss its own in any case it is the others' that count. Engines are to be
+// given so many requests besides that are not in the forecast, with prompts of so many tokens in all.
+func (p *Policy) Room(q Request, f Fleet, unbegun, tokens int) bool {
+	f.Forecast = f.with(unbegun, tokens)
 	now := p.Choose(q, f, Draw{})
 	return now.Decode < 0 || p.waitsLittle(&q, f.Forecast, &now) && (now.Breaks <= mostBroken || now.Breaks-p.OnIdle(q, f).Breaks <= mostBroken)
 }
@@ -52,7 +54,7 @@ func (p *Policy) RoomIn(q Request, f Fleet) float64 {
 	works := f.Forecast
 	has := func(at float64) bool {
 		f.Forecast = works.after(at)
-		return p.Room(q, f)
+		return p.Room(q, f, 0, 0)
 	}
 	if has(0) {
 		return 0
@@ -104,6 +106,40 @@ func (f *Forecast) after(seconds float64) *Forecast {
 		later.Demand.Rate *= fades
 	}
 	return later
+}
+
+// with is the forecast of the engines with so many requests more. Which of them these go to is not known: an even part of their prompts counts at each
+// of a role.
+func (f *Fleet) with(requests, tokens int) *Forecast {
+	if requests == 0 || f.Forecast == nil {
+		return f.Forecast
+	}
+	part := func(engines []Engine) float64 {
+		usable := 0
+		for i := range engines {
+			if engines[i].Usable {
+				usable++
+			}
+		}
+		return float64(requests) / float64(max(1, usable))
+	}
+	more, each := *f.Forecast, tokens/requests
+	computes := func(works []Work, part float64) []Work {
+		works = slices.Clone(works)
+		for i := range works {
+			_, work := works[i].prompt(each, each)
+			works[i].Wait += part * work
+			works[i].Soon += part * work
+		}
+		return works
+	}
+	more.Prefill, more.Decode = computes(more.Prefill, part(f.Prefill)), computes(more.Decode, part(f.Decode))
+	streams := int(math.Ceil(part(f.Decode)))
+	for i := range more.Decode {
+		more.Decode[i].Streams += streams
+		more.Decode[i].Context += streams * each
+	}
+	return &more
 }
 
 // but is the forecast with other work of each engine.

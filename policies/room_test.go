@@ -19,22 +19,55 @@ func TestRoom(t *testing.T) {
 	} {
 		f := fleetOf(nil, row.decode, Demand{Answer: 100})
 		q := Request{PromptTokens: 1000, Unsplittable: Aggregated}
-		if got := p.Room(q, f); got != row.want {
+		if got := p.Room(q, f, 0, 0); got != row.want {
 			t.Errorf("%s: room %v; want %v", name, got, row.want)
 		}
 	}
 	split := fleetOf([]known{at(0, 0, 0)}, []known{at(0, 25, 0)}, Demand{Answer: 100, Move: [3]float64{.5}})
-	if q := (Request{PromptTokens: 2000}); !p.Choose(q, split, Draw{}).Split || !p.Room(q, split) {
+	if q := (Request{PromptTokens: 2000}); !p.Choose(q, split, Draw{}).Split || !p.Room(q, split, 0, 0) {
 		t.Errorf("a prefill engine that does nothing has no room because a hand-off takes longer than idle engines would without: %+v", p.Choose(q, split, Draw{}))
 	}
 	q := Request{PromptTokens: 100_000, Unsplittable: Aggregated} // 11 s
-	if f := fleetOf(nil, []known{at(0, 0, 0)}, Demand{}); !p.Room(q, f) {
+	if f := fleetOf(nil, []known{at(0, 0, 0)}, Demand{}); !p.Room(q, f, 0, 0) {
 		t.Error("an idle engine has no room for what it cannot serve in time")
 	}
 	f := fleetOf(nil, []known{at(0, 0, 0)}, Demand{})
 	f.Decode[0].Usable = false
-	if !p.Room(q, f) {
+	if !p.Room(q, f, 0, 0) {
 		t.Error("a request waits for room where no engine can be used; want it to go on, and be told that")
+	}
+}
+
+// TestRoomBesideUnbegun: requests that engines do not have yet take their room, at each engine that can be used an even part of it.
+func TestRoomBesideUnbegun(t *testing.T) {
+	p := costPolicy(t, ", objective: {ttft: 2s, itl: 50ms}")
+	q := Request{PromptTokens: 1000, Unsplittable: Aggregated}
+	for name, row := range map[string]struct {
+		decode          []known
+		unbegun, tokens int
+		want            bool
+	}{
+		"one":                            {[]known{at(0, 0, 0)}, 1, 1000, true},
+		"three":                          {[]known{at(0, 0, 0)}, 3, 3000, false},
+		"three for two engines":          {[]known{at(0, 0, 0), at(0, 0, 0)}, 3, 3000, true},
+		"six for two engines":            {[]known{at(0, 0, 0), at(0, 0, 0)}, 6, 6000, false},
+		"one beside prompts that wait":   {[]known{at(.2, 0, 0)}, 1, 1000, false},
+		"thirty beside twenty streams":   {[]known{at(0, 20, 0)}, 30, 30, false},
+		"one beside twenty streams":      {[]known{at(0, 20, 0)}, 1, 1, true},
+		"one with a prompt of no tokens": {[]known{at(0, 0, 0)}, 1, 0, true},
+	} {
+		f := fleetOf(nil, row.decode, Demand{Answer: 100})
+		if got := p.Room(q, f, row.unbegun, row.tokens); got != row.want {
+			t.Errorf("%s: room %v; want %v", name, got, row.want)
+		}
+		if f.Forecast.Decode[0] != row.decode[0].Work {
+			t.Errorf("%s: the forecast was changed", name)
+		}
+	}
+	split := fleetOf([]known{at(0, 0, 0), at(0, 0, 0)}, []known{at(0, 25, 0)}, Demand{Answer: 100})
+	split.Prefill[1].Usable = false
+	if q := (Request{PromptTokens: 1000, MustSplit: true}); !p.Room(q, split, 1, 1000) || p.Room(q, split, 3, 3000) {
+		t.Errorf("a prefill engine of two that can be used has room beside one prompt: %v, beside three: %v; want true and false", p.Room(q, split, 1, 1000), p.Room(q, split, 3, 3000))
 	}
 }
 

@@ -18,8 +18,8 @@ func (oneByOne) OnIdle(policies.Request, policies.Fleet) policies.Choice {
 	return policies.Choice{TTFT: .9}
 }
 
-func (oneByOne) Room(_ policies.Request, f policies.Fleet) bool {
-	return f.Decode[0].InFlight == 0
+func (oneByOne) Room(_ policies.Request, f policies.Fleet, unbegun, _ int) bool {
+	return f.Decode[0].InFlight+unbegun == 0
 }
 
 func (oneByOne) RoomIn(policies.Request, policies.Fleet) float64 { return 2.4 }

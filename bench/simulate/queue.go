@@ -61,9 +61,9 @@ func (q *queue) arrive(nth int, t load.Request) error {
 	ask := q.r.request(t)
 	q.r.look(t, t.At.Seconds())
 	idle := q.r.Policy.OnIdle(ask, q.r.view)
-	request := admission.Request{Arrived: wall(t.At), Prompt: t.Input, Ready: func() bool {
+	request := admission.Request{Arrived: wall(t.At), Prompt: t.Input, Ready: func(unbegun, tokens int) bool {
 		q.r.look(t, q.now.Seconds())
-		return q.r.Policy.Room(ask, q.r.view)
+		return q.r.Policy.Room(ask, q.r.view, unbegun, tokens)
 	}}
 	if slot, ok := q.q.TryAcquire(request, wall(t.At)); ok {
 		return q.r.give(nth, t, t.At, slot)

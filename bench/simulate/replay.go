@@ -273,7 +273,11 @@ func (r *replay) send(nth int, t load.Request, o *load.Outcome, choice policies.
 			return nil, err
 		}
 	}
-	return answer, r.submit(last, answer, now)
+	if err := r.submit(last, answer, now); err != nil {
+		return nil, err
+	}
+	answer.slot.Begun()
+	return answer, nil
 }
 
 // HandOff is how many times as long as in the mean a hand-off from one engine to another takes.

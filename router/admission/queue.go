@@ -47,8 +47,9 @@ type Request struct {
 	Weight   int       // of the tenant: its share of the service; 0 is 1
 	Session  uint64    // 0: it is a session of its own
 	Prompt   int       // tokens, as estimated
-	// Ready says whether engines can be given the request now; nil: they always can. It is called with the queue locked, as Places.
-	Ready func() bool
+	// Ready says whether engines can be given the request now; nil: they always can. unbegun are requests with a Ready that have places and were given
+	// to no engine yet, and tokens those of their prompts: no engine is known to have them. It is called with the queue locked, as Places.
+	Ready func(unbegun, tokens int) bool
 }
 
 // Used is what the engines have done for a request.
@@ -60,10 +61,22 @@ type Used struct {
 
 // Slot is a place with a model's engines. It belongs to one request. The zero value holds no place.
 type Slot struct {
-	queue  *Queue
-	flow   *flow   // what it is charged to; nil if its service is not counted
-	prompt int     // tokens that were charged for it
-	age    float64 // when
+	queue   *Queue
+	flow    *flow   // what it is charged to; nil if its service is not counted
+	prompt  int     // tokens of it, which were charged for it
+	age     float64 // when
+	asked   bool    // it has a Ready
+	unbegun bool    // it counts as unbegun; the queue's lock guards it
+}
+
+// Begun notes that the request was given to engines, or is to wait for something else: it is not unbegun any more. A second call does nothing, also one
+// at the same time.
+func (s *Slot) Begun() {
+	if q := s.queue; q != nil && s.asked {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.list.begun(s)
+	}
 }
 
 // Release gives the place back. The next request that waits gets it. A second call does nothing.
@@ -121,13 +134,13 @@ func (q *Queue) TryAcquire(r Request, now time.Time) (Slot, bool) {
 	if q.list.waiting > 0 || !q.readyLocked(&r) || !q.list.take(q.placesLocked()) {
 		return Slot{}, false
 	}
-	s := Slot{queue: q}
+	var f *flow
 	if q.Counts(now) {
-		s.flow, s.prompt, s.age = q.list.flowOf(&r), r.Prompt, q.list.age
-		s.flow.pins++
-		q.list.charge(s.flow, float64(s.prompt))
+		f = q.list.flowOf(&r)
+		f.pins++
+		q.list.charge(f, float64(r.Prompt))
 	}
-	return s, true
+	return q.slotLocked(&r, f), true
 }
 
 // Enqueue adds a request to the queue. Receive the result from the waiter. If the waiter is nil, the result is known already: a place came free,
@@ -151,7 +164,7 @@ func (q *Queue) Enqueue(r Request, now time.Time) (Result, *Waiter) {
 	}
 	switch place {
 	case placeTaken:
-		return Result{Slot: Slot{queue: q}}, nil
+		return Result{Slot: q.slotLocked(&w.request, nil)}, nil
 	case placeDenied:
 		q.denied[reason.QueueFull]++
 		return q.refusedLocked(reason.QueueFull, q.list.waitOf(&w.request)), nil
@@ -189,6 +202,7 @@ func (q *Queue) done(s *Slot, used Used, now time.Time) {
 			q.list.charge(s.flow, float64(used.Computed-s.prompt)*math.Exp2(s.age-q.list.age)+outputWeight*float64(used.Output))
 		}
 	}
+	q.list.begun(s)
 	q.list.done()
 	q.drain.done()
 	q.grantLocked()
@@ -217,8 +231,17 @@ func (q *Queue) placesLocked() int { return q.capacity.Places(q.list.running, q.
 func (q *Queue) grantLocked() {
 	places := q.placesLocked()
 	for w := q.list.next(places); w != nil; w = q.list.next(places) {
-		w.done <- Result{Slot: Slot{queue: q, flow: w.held, prompt: w.request.Prompt, age: q.list.age}, Wait: w.wait}
+		w.done <- Result{Slot: q.slotLocked(&w.request, w.held), Wait: w.wait}
 	}
+}
+
+// slotLocked is the place of a request that has got one, and is charged to f.
+func (q *Queue) slotLocked(r *Request, f *flow) Slot {
+	s := Slot{queue: q, flow: f, prompt: r.Prompt, age: q.list.age, asked: r.Ready != nil}
+	if s.asked {
+		q.list.given(&s)
+	}
+	return s
 }
 
 func (q *Queue) denyLocked(w *Waiter, why reason.Reason) {
@@ -233,6 +256,7 @@ func (q *Queue) refusedLocked(why reason.Reason, w Wait) Result {
 // Stats is the state of a queue, and its counters since the start.
 type Stats struct {
 	InFlight int               // with the engines; of a stream, also on its way to the client
+	Unbegun  int               // of these, those that Ready is told of
 	Places   int               // how many may be
 	Waiting  int               // requests in the queue
 	Tenants  int               // that have requests in the queue, in each priority; 1 at most if the order is first come, first served
@@ -249,7 +273,7 @@ var deniedFor = [...]reason.Reason{reason.QueueFull, reason.QueueTimeout, reason
 func (q *Queue) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	s := Stats{InFlight: q.list.running, Places: q.placesLocked(), Waiting: q.list.waiting, Waited: q.waited,
+	s := Stats{InFlight: q.list.running, Unbegun: q.list.unbegun, Places: q.placesLocked(), Waiting: q.list.waiting, Waited: q.waited,
 		Denied: make(map[string]uint64, len(deniedFor))}
 	s.Drain = q.drain.of(q.list.waiting+1, s.Places)
 	for _, l := range q.list.levels {

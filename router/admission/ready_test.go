@@ -17,7 +17,7 @@ func TestQueueReady(t *testing.T) {
 		room := map[string]bool{}
 		ask := func(tenant string) (admission.Slot, bool, *admission.Waiter) {
 			now = now.Add(time.Second)
-			r := admission.Request{Tenant: tenant, Arrived: now, Prompt: 1, Ready: func() bool { return room[tenant] }}
+			r := admission.Request{Tenant: tenant, Arrived: now, Prompt: 1, Ready: func(int, int) bool { return room[tenant] }}
 			if s, ok := q.TryAcquire(r, now); ok {
 				return s, true, nil
 			}
@@ -72,7 +72,7 @@ func TestQueueReadyNoMore(t *testing.T) {
 		now := time.Unix(1_700_000_000, 0)
 		q, _ := newQueue(100, 100)
 		q.SetOrder(fair, time.Minute)
-		never := admission.Request{Arrived: now, Ready: func() bool { return false }}
+		never := admission.Request{Arrived: now, Ready: func(int, int) bool { return false }}
 		if _, ok := q.TryAcquire(never, now); !ok {
 			t.Fatal("an idle model has no place")
 		}

@@ -31,6 +31,8 @@ type waitlist struct {
 	levels  []*level // the highest priority first
 
 	unasked bool // all requests are ready, whatever their Ready says
+	unbegun int  // what Ready is told
+	tokens  int  // likewise
 
 	fair   bool
 	age    float64 // the time, in half-lives
@@ -232,7 +234,9 @@ func (q *waitlist) next(max int) *Waiter {
 const mostAsked = 16
 
 // ready reports whether engines can be given a request now.
-func (q *waitlist) ready(r *Request) bool { return q.unasked || r.Ready == nil || r.Ready() }
+func (q *waitlist) ready(r *Request) bool {
+	return q.unasked || r.Ready == nil || r.Ready(q.unbegun, q.tokens)
+}
 
 // firstReady is w if that is ready or no request is with the engines, else the first that is of those that came first; nil if none is.
 func (q *waitlist) firstReady(w *Waiter) *Waiter {
@@ -248,6 +252,21 @@ func (q *waitlist) firstReady(w *Waiter) *Waiter {
 		}
 	}
 	return nil
+}
+
+// given notes that a request has a place and was given to no engine yet, and begun that this is over.
+func (q *waitlist) given(s *Slot) {
+	s.unbegun = true
+	q.unbegun++
+	q.tokens += s.prompt
+}
+
+func (q *waitlist) begun(s *Slot) {
+	if s.unbegun {
+		s.unbegun = false
+		q.unbegun--
+		q.tokens -= s.prompt
+	}
 }
 
 // done gives back the place of a request that was with the engines.

@@ -50,6 +50,9 @@ func (q *request) panicked(v any) {
 	}
 }
 
+// Begun implements exchange.Caller. The queue counts the request until then.
+func (q *request) Begun() { q.slot.Begun() }
+
 // Ended implements exchange.Caller. It releases what was taken for the request, also if this panics. The lease of a background response is
 // held until that has ended.
 func (q *request) Ended(x *exchange.Exchange) {

@@ -113,6 +113,8 @@ type Snapshot struct {
 
 // Caller is who has an exchange serve a request.
 type Caller interface {
+	// Begun is called at most once, before Ended, when engines have been chosen for the request and are known to have it, or when it waits for some.
+	Begun()
 	// Ended is called once, when the request has its outcome. What the exchange says of that does not change any more.
 	Ended(x *Exchange)
 }
@@ -247,6 +249,12 @@ func (x *Exchange) Run() {
 		first = m.e
 	}
 	x.step(first)
+	for !x.HasOutcome && !x.d.State.Streams() && len(x.ownEvents) > 0 { // until its legs have begun, or it waits
+		x.advance()
+	}
+	if !x.HasOutcome && x.caller != nil {
+		x.caller.Begun()
+	}
 	for !x.HasOutcome && !x.d.State.Streams() {
 		x.advance()
 	}

@@ -13,6 +13,8 @@ import (
 // countingCaller counts the ends that it is told of.
 type countingCaller struct{ ends int }
 
+func (*countingCaller) Begun() {}
+
 func (c *countingCaller) Ended(*exchange.Exchange) { c.ends++ }
 
 // TestFault68PanicInTheEnd has what tells a client of its request's end panic, where the request has its outcome already: what it has

@@ -32,6 +32,8 @@ import (
 
 // Caller begins a Fan.
 type Caller interface {
+	// Begun is called for each choice as exchange.Caller has it, also at the same time.
+	Begun()
 	// FanEnded is called once, when nothing of the request is under way any more.
 	FanEnded(used exchange.UsedTokens)
 }

@@ -113,6 +113,9 @@ func (f *Fan) closed() {
 	})
 }
 
+// Begun implements exchange.Caller, for the branches.
+func (f *Fan) Begun() { f.caller.Begun() }
+
 // Ended implements caller, for the branches.
 func (f *Fan) Ended(*exchange.Exchange) { f.partEnded() }
 

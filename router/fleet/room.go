@@ -11,7 +11,7 @@ import (
 type roomPlanner interface {
 	Costs(model string) bool
 	OnIdle(q policies.Request, f policies.Fleet) policies.Choice
-	Room(q policies.Request, f policies.Fleet) bool
+	Room(q policies.Request, f policies.Fleet, unbegun, tokens int) bool
 	RoomIn(q policies.Request, f policies.Fleet) float64
 }
 
@@ -28,8 +28,7 @@ func (f *Fleet) noteObjectives(by bool) {
 // lookAgain is after how long the queue looks whether there is room while requests wait: there may be though no request has ended.
 const lookAgain = 5 * time.Millisecond
 
-// oneMore are the places of a model whose requests wait for room: a further one at a time, as engines are not known to have a request before its
-// legs begin.
+// oneMore are the places of a model whose requests wait for room: a further one at a time, so that each is decided with what engines have by then.
 func (m *Model) oneMore(running, waiting int) int {
 	switch {
 	case waiting == 0:
@@ -68,8 +67,9 @@ func (f *Fleet) RoomFor(m *Model, adapter string, b *openai.Body, tenant string)
 	return r
 }
 
-// Ready reports whether engines have room for the request now. One call ends before the next begins.
-func (r *RoomFor) Ready() (ready bool) {
+// Ready reports whether engines have room for the request now, beside requests with so many tokens that they are to be given and do not have yet. One call
+// ends before the next begins.
+func (r *RoomFor) Ready(unbegun, tokens int) (ready bool) {
 	defer func() {
 		if recover() != nil { // what panics here does so again when the request's engines are chosen, where only that request fails
 			ready = true
@@ -78,7 +78,7 @@ func (r *RoomFor) Ready() (ready bool) {
 	k := &r.selection
 	k.Begin(Excluded{}, true)
 	view, _, _ := k.view()
-	return k.m.rooms.Room(r.request, view)
+	return k.m.rooms.Room(r.request, view, unbegun, tokens)
 }
 
 // MaxWait is how long the request may wait, as policies.Objective.MaxWait has it.
