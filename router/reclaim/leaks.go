@@ -69,6 +69,10 @@ const (
 
 // Add counts blocks that stay held, for as long as the engine's own lease is.
 func (l *Leaks) Add(e *fleet.Engine, why Cause, blocks int, lease time.Duration, now time.Time) {
+	l.add(e, why, blocks, lease, now)
+}
+
+func (l *Leaks) add(e *fleet.Engine, why Cause, blocks int, lease time.Duration, now time.Time) heldBy {
 	key := heldBy{engine: e, generation: e.Generation.Load(), why: why}
 	if lease != forever {
 		key.until = now.Add(lease).Unix()
@@ -80,6 +84,24 @@ func (l *Leaks) Add(e *fleet.Engine, why Cause, blocks int, lease time.Duration,
 		l.held = make(map[heldBy]int)
 	}
 	l.held[key] += blocks
+	return key
+}
+
+// holds reports whether blocks that were added are still held.
+func (l *Leaks) holds(key heldBy, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pruneLocked(now)
+	return l.held[key] > 0
+}
+
+// remove notes that so many blocks that were added are free.
+func (l *Leaks) remove(key heldBy, blocks int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held[key] -= blocks; l.held[key] <= 0 {
+		delete(l.held, key)
+	}
 }
 
 // pruneLocked drops what is over: leases that have ended, and runs.

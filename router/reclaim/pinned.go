@@ -73,7 +73,7 @@ func (r *Reclaimer) Streamed(s *Snapshot, d *fleet.Engine, model string, h *conn
 		return
 	}
 	p := &Pinned{
-		s: s, d: d, tokens: tokens, name: string(h.Shape.AppendEngineRequest(nil, h.Request)), streamed: true,
+		s: s, d: d, answered: time.Now(), tokens: tokens, name: string(h.Shape.AppendEngineRequest(nil, h.Request)), streamed: true,
 		at: &connector.PrefillEndpoint{EngineID: d.ChannelReport().Run, TP: max(1, d.Origin.Entry.TensorParallel), PP: 1},
 	}
 	if why := p.cannotFree(); why != CauseNone {
@@ -135,6 +135,7 @@ type Pinned struct {
 	name   string                     // the engine's own, of the request
 	tokens int
 
+	answered time.Time
 	streamed bool // so the engine has not said any of this
 	params   []byte
 	blocks   int // 0: they are not one list
@@ -163,7 +164,7 @@ func pinnedOf(s *Snapshot, d *fleet.Engine, kv []byte) (*Pinned, bool) {
 		return nil, false
 	}
 	of := connector.ParseHanded(kv)
-	p := &Pinned{s: s, d: d, at: at, name: string(jsonscan.Unescape(nil, said.Request)), tokens: of.Tokens, params: slices.Clone(kv)}
+	p := &Pinned{s: s, d: d, at: at, answered: time.Now(), name: string(jsonscan.Unescape(nil, said.Request)), tokens: of.Tokens, params: slices.Clone(kv)}
 	if of.Groups == 1 {
 		p.blocks = max(of.Blocks, 0)
 	}
@@ -192,7 +193,8 @@ func (r *Reclaimer) unpin(ctx context.Context, p *Pinned) {
 		r.Leaks.reclaimed("answered", "notify_decode")
 	case !errors.Is(err, errMoved): // with the run its blocks are gone
 		r.log.Warn("notification", "engine", p.d.Name, "err", err)
-		r.stayPinned(p, CauseNotNotified)
+		held, blocks := r.stayPinned(p, CauseNotNotified)
+		r.tellAgain(untoldPin{p, held, blocks})
 	}
 }
 
@@ -209,10 +211,12 @@ func (p *Pinned) notify(ctx context.Context) error {
 const mostTokens = 1 << 20
 
 // stayPinned counts what the engine pins until it frees it by itself.
-func (r *Reclaimer) stayPinned(p *Pinned, why Cause) {
+func (r *Reclaimer) stayPinned(p *Pinned, why Cause) (heldBy, int) {
 	block := cmp.Or(recordedBlock(p.s.Fleet.Records(p.d)...), defaultBlock)
 	tokens := min(max(p.tokens, 1), cmp.Or(p.d.CacheSize().Tokens(), mostTokens)) // an engine may say anything
 	blocks := (tokens + block - 1) / block
-	r.Leaks.Add(p.d, why, blocks, pinnedFor, time.Now())
+	now := time.Now()
+	held := r.Leaks.add(p.d, why, blocks, max(1, p.answered.Add(pinnedFor).Sub(now)), now)
 	r.log.Info("blocks stay pinned", "engine", p.d.Name, "blocks", blocks, "why", why.String())
+	return held, blocks
 }

@@ -49,12 +49,13 @@ type Reclaimer struct {
 	pairs   *fleet.Handshakes
 	monitor *monitor.Monitor
 	streams fleet.PerEngine[pinnedStreams]
+	untold  fleet.PerEngine[untold]
 	Leaks   *Leaks
 }
 
 // New returns one that counts with leaks what cannot be freed.
 func New(log *slog.Logger, tasks *background.Tasks, pairs *fleet.Handshakes, m *monitor.Monitor, l *Leaks) *Reclaimer {
-	return &Reclaimer{log: log, tasks: tasks, pairs: pairs, monitor: m, streams: fleet.NewPerEngine[pinnedStreams](), Leaks: l}
+	return &Reclaimer{log: log, tasks: tasks, pairs: pairs, monitor: m, streams: fleet.NewPerEngine[pinnedStreams](), untold: fleet.NewPerEngine[untold](), Leaks: l}
 }
 
 // Job is a request that is over and may leak KV, with all that is needed to free it. One goroutine owns it, and retains its body.
