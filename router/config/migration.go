@@ -37,6 +37,9 @@ type Migration struct {
 	PerEngine int `yaml:"per_engine"`
 	// TokensPerSecond is how many tokens of moves an engine may send or receive in a second, in the mean. Default 100000.
 	TokensPerSecond int `yaml:"tokens_per_second"`
+	// BytesPerSecond is how many bytes of moves one engine may send to one other in a second, in the mean, such as 2GiB. It does not count for engines
+	// that do not say how large their blocks are. Default 0: not bounded.
+	BytesPerSecond yamlfile.Size `yaml:"bytes_per_second"`
 	// MinTokens is the least that is moved: shorter conversations are soon computed again. Default 256.
 	MinTokens int `yaml:"min_tokens"`
 	// MaxIdle is the time without a turn after which a conversation is not moved. Default 30m.
@@ -93,6 +96,9 @@ func (m Migration) validate(v *faults) {
 		if f.n < 0 {
 			v.add("migration."+f.key, fmt.Sprintf("is %d", f.n), "more than 0")
 		}
+	}
+	if m.BytesPerSecond < 0 {
+		v.add("migration.bytes_per_second", fmt.Sprintf("is %d", m.BytesPerSecond), "0 or more")
 	}
 	if m.MaxIdle < 0 {
 		v.add("migration.max_idle", "is "+m.MaxIdle.String(), "more than 0")

@@ -37,7 +37,7 @@ func TestLanesThatWaitAreLookedAtOnce(t *testing.T) {
 			p.known.put("", c, nil)
 			p.addLocked(lane{ForWarmth, from, e}, task{c: c, role: fleet.Decode, run: f.RunOf(from), tokens: 32})
 			if i < n-1 {
-				p.budgets.Of(from).free = now.Add(time.Minute)
+				p.budgets.Of(from).tokens = debt{60 * float64(cfg.Migration.TokensPerSecond), now}
 			}
 		}
 	}

@@ -15,6 +15,7 @@ type Plans struct {
 	budgets fleet.PerEngine[budget]
 
 	mu     sync.Mutex
+	pairs  pairBudgets
 	moves  string // what migration.mode and migration.uses were when Update looked last
 	known  *conversations
 	pins   pins
@@ -30,7 +31,7 @@ type Plans struct {
 // NewPlans returns one that knows no conversations, and keeps none before Update.
 func NewPlans() *Plans {
 	p := &Plans{
-		budgets: fleet.NewPerEngine[budget](), pins: newPins(), unable: fleet.NewPerEngine[inability](), lanes: map[lane]*queue{},
+		budgets: fleet.NewPerEngine[budget](), pairs: pairBudgets{}, pins: newPins(), unable: fleet.NewPerEngine[inability](), lanes: map[lane]*queue{},
 		seen: seen{running: map[*Planned]Shown{}},
 	}
 	p.known = newConversations(func(c *conversation) {
@@ -64,6 +65,11 @@ func (w *Planned) ended(result Result, took time.Duration) Ended {
 	return Ended{Reason: w.Reason, Result: result, Tokens: len(w.IDs), Took: took, From: w.From.Name, To: w.To.Name, Predicted: w.predicted, Patience: w.patience}
 }
 
+// bytes is how large what is moved is at the engine that receives it; 0 if that does not say how large its blocks are.
+func (w *Planned) bytes() float64 {
+	return metadata.TokenBytes(w.s.Fleet.Records(w.To)) * float64(len(w.IDs))
+}
+
 // inability is what a run of an engine has shown by a move: none of its conversations can be moved. The zero value is of one that has shown nothing.
 type inability struct {
 	run uint64
@@ -83,6 +89,7 @@ func (p *Plans) beginLocked(w *Planned, now time.Time) {
 	for _, e := range []*fleet.Engine{w.From, w.To} {
 		p.budgets.Of(e).begin(now, len(w.IDs), w.s.Config.Migration.TokensPerSecond)
 	}
+	p.pairs.begin(pair{w.From, w.To}, now, w.bytes(), int(w.s.Config.Migration.BytesPerSecond))
 }
 
 // Ended notes the end of a move, and returns it as it is told of.
@@ -108,7 +115,7 @@ func (p *Plans) Ended(w *Planned, result Result, now time.Time) Ended {
 		}
 	}
 	if out.Result == Moved {
-		out.Bytes = metadata.TokenBytes(w.s.Fleet.Records(w.To)) * float64(out.Tokens)
+		out.Bytes = w.bytes()
 	}
 	switch {
 	case (out.Result == Moved || out.Result == AlreadyThere) && out.Reason == ForDrain && p.known.has(w.c):

@@ -100,15 +100,20 @@ func (p *Plans) givesLocked(s *Snapshot, at place, now time.Time) bool {
 // takesPartLocked reports whether an engine can take part in a move that a request waits for, and begin now.
 func (p *Plans) takesPartLocked(s *Snapshot, e *fleet.Engine, now time.Time) bool {
 	b := p.budgets.Of(e)
-	pause, ok := b.wait(now, s.Config.Migration.PerEngine)
+	pause, ok := b.wait(now, s.Config.Migration.PerEngine, s.Config.Migration.TokensPerSecond)
 	return ok && pause == 0 && !e.Down.Load() && !now.Before(b.failed)
+}
+
+// maySendLocked reports whether an engine may send bytes of a move to another now.
+func (p *Plans) maySendLocked(s *Snapshot, from, to *fleet.Engine, now time.Time) bool {
+	return p.pairs.wait(pair{from, to}, now, int(s.Config.Migration.BytesPerSecond)) == 0
 }
 
 // secondsLocked is how long a move takes to each engine; 0 if it cannot be moved there now.
 func (p *Plans) secondsLocked(o *Offer, from *fleet.Engine, engines []*fleet.Engine, tokens int, now time.Time, differs *float64) []float64 {
 	out := make([]float64, len(engines))
 	for i, to := range engines {
-		if to == from || !to.Usable() || !p.takesPartLocked(o.s, to, now) || !o.s.Fleet.Reads(to, from) {
+		if to == from || !to.Usable() || !p.takesPartLocked(o.s, to, now) || !p.maySendLocked(o.s, from, to, now) || !o.s.Fleet.Reads(to, from) {
 			continue
 		}
 		out[i], *differs = o.model.Forecast.Migration(from.Forecast(), to.Forecast(), tokens)
@@ -134,7 +139,7 @@ func (p *Plans) Begin(o *Offer, choice policies.Choice, now time.Time, may func(
 	begun = w.ended(DryRun, 0)
 	begun.From = move.From
 	if o.s.Config.Migration.Mode == config.MigrationEnabled {
-		if p.known.has(c) && !c.awaited && !c.moved && at.engine.Name == move.From && p.givesLocked(o.s, at, now) && p.takesPartLocked(o.s, to, now) && may() {
+		if p.known.has(c) && !c.awaited && !c.moved && at.engine.Name == move.From && p.givesLocked(o.s, at, now) && p.takesPartLocked(o.s, to, now) && p.maySendLocked(o.s, at.engine, to, now) && may() {
 			w.Pin = p.pins.take(c, at.engine, move.Tokens, blockOf(o.s.Fleet, o.model), now)
 			p.beginLocked(w, now)
 			c.awaited = true

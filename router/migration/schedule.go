@@ -127,6 +127,9 @@ func (p *Plans) startLocked(s *Snapshot, l lane, q *queue, now time.Time, may fu
 	if pause, ok = p.spare(s, l.reason != ForDrain, to, now); pause > 0 || !ok {
 		return nil, pause, ok
 	}
+	if pause = p.pairs.wait(pair{l.from, to}, now, int(s.Config.Migration.BytesPerSecond)); pause > 0 {
+		return nil, pause, true
+	}
 	if run := s.Fleet.RunOf(to); c.copyAt(to, run) >= tokens {
 		if l.reason == ForDrain { // as after a move: it is to leave this engine too if it drains
 			c.at[t.role] = place{to, run}
@@ -148,7 +151,7 @@ func (p *Plans) startLocked(s *Snapshot, l lane, q *queue, now time.Time, may fu
 // have no prompt to compute.
 func (p *Plans) spare(s *Snapshot, quiet bool, e *fleet.Engine, now time.Time) (pause time.Duration, ok bool) {
 	b := p.budgets.Of(e)
-	if pause, ok = b.wait(now, s.Config.Migration.PerEngine); pause > 0 || !ok {
+	if pause, ok = b.wait(now, s.Config.Migration.PerEngine, s.Config.Migration.TokensPerSecond); pause > 0 || !ok {
 		return pause, ok
 	}
 	if quiet && !s.Fleet.Quiet(e, now) {
