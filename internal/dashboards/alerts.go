@@ -167,7 +167,7 @@ func Alerts() []Alert {
 		{
 			Name: "PdrouterObjectiveRefuses", Expr: `sum by (model) (increase(pdrouter_queue_denied_total{reason="objective"}[5m])) > 0`, For: "5m", Severity: "critical",
 			Summary: "Requests for {{ $labels.model }} are refused, as they would be too late.",
-			Means:   "The gateway expects that these requests miss the objective that they or the policy name, and answers 503 `objective`. It does so while more requests come than the engines can serve in time.",
+			Means:   "The gateway expects that these requests miss the objective that they or the policy name, and answers 429 `objective`. It does so while more requests come than the engines can serve in time.",
 			Look:    "`pdrouter_scaling_saturation_ratio` by role: above 1 the role is too full. `/ui`, Queues, or `queues` in `/status`.",
 			Do:      "Add engines of the role that is full. If no role is, the objective is shorter than these prompts take on an idle engine: see `pdrouter explain`, and raise it.",
 			Fires:   []string{`pdrouter_queue_denied_total{model="m",reason="objective"} 0+5x30`}, Quiet: []string{`pdrouter_queue_denied_total{model="m",reason="objective"} 7x30`, `pdrouter_queue_denied_total{model="m",reason="client_left"} 0+5x30`},
