@@ -21,6 +21,27 @@ func (r fakeRecords) Engine(string) ([]metadata.Record, bool) {
 	return []metadata.Record{{Layout: layout}}, r > 0
 }
 
+// fleetABC is of the engines a, b and c of model m, whose moves are bounded by the bytes of pairs alone.
+func fleetABC(t *testing.T, planner fleet.Planner, records fleet.Records) (config.Config, *fleet.Fleet) {
+	t.Helper()
+	cfg := config.Config{Models: []config.Model{{Name: "m", Connector: "vllm-nixl-pull"}}}
+	for _, name := range []string{"a", "b", "c"} {
+		cfg.Models[0].Engines = append(cfg.Models[0].Engines, config.Engine{Name: name, URL: "http://127.0.0.1:1/" + name})
+	}
+	cfg.Migration.Mode, cfg.Migration.PerEngine, cfg.Migration.TokensPerSecond = config.MigrationEnabled, 8, 1<<40
+	cfg = cfg.WithDefaults()
+	f, err := fleet.New(cfg, fleet.Parts{Planner: planner, Records: records, Log: slog.New(slog.DiscardHandler), Control: new(http.Client)}, new(fleet.Fleet), config.NewSecrets(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	f.Begin(cfg, new(fleet.Fleet))
+	for _, e := range f.Engines {
+		e.Reached()
+	}
+	return cfg, f
+}
+
 // TestBytesOfPair: a second move from one engine to another waits until the bytes of the first are paid for. Moves to other engines do not, nor do any
 // where bytes are not known or not bounded. Requests are offered no move that would wait.
 func TestBytesOfPair(t *testing.T) {
@@ -38,18 +59,7 @@ func TestBytesOfPair(t *testing.T) {
 		{"not known", 0, perToken, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			cfg := config.Config{Models: []config.Model{{Name: "m", Connector: "vllm-nixl-pull"}}}
-			for _, name := range []string{"a", "b", "c"} {
-				cfg.Models[0].Engines = append(cfg.Models[0].Engines, config.Engine{Name: name, URL: "http://127.0.0.1:1/" + name})
-			}
-			cfg.Migration.Mode, cfg.Migration.PerEngine, cfg.Migration.TokensPerSecond = config.MigrationEnabled, 8, 1<<40
-			cfg = cfg.WithDefaults()
-			f, err := fleet.New(cfg, fleet.Parts{Planner: policies.Default(), Records: row.records, Log: slog.New(slog.DiscardHandler), Control: new(http.Client)}, new(fleet.Fleet), config.NewSecrets(nil))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			f.Begin(cfg, new(fleet.Fleet))
+			cfg, f := fleetABC(t, policies.Default(), row.records)
 			p, now := NewPlans(), time.Now()
 			p.known.setLimit(1 << 20)
 			at := func(rate yamlfile.Size) *Snapshot {
@@ -58,9 +68,6 @@ func TestBytesOfPair(t *testing.T) {
 				return &Snapshot{Config: &c, Fleet: f}
 			}
 			s, from := at(row.rate), f.Engines[0]
-			for _, e := range f.Engines {
-				e.Reached()
-			}
 			for i, to := range []int{1, 1, 2} {
 				c := &conversation{model: "m", ids: make([]uint32, perMove+1)}
 				c.key[0], c.at[fleet.Decode] = uint64(i+1), place{from, f.RunOf(from)}
@@ -105,5 +112,46 @@ func TestBytesOfPair(t *testing.T) {
 				t.Errorf("%d begin, %d pairs are kept; want 1 and 1: the other is paid for", len(due), len(p.pairs))
 			}
 		})
+	}
+}
+
+// TestDrainGoesOnToOthers: what an engine that drains is to send to one whose bytes are used up does not hold up what goes to others.
+func TestDrainGoesOnToOthers(t *testing.T) {
+	const perToken, perMove = 1 << 20, 32 // bytes, tokens
+	policy, err := policies.Parse("session", []byte("default: {decode: session}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, f := fleetABC(t, policy, fakeRecords(perToken))
+	cfg.Migration.BytesPerSecond = perToken
+	s, p, now, from := &Snapshot{Config: &cfg, Fleet: f}, NewPlans(), time.Now(), f.Engines[0]
+	p.known.setLimit(1 << 20)
+	homes, session := map[*fleet.Engine]int{}, uint64(0)
+	for _, to := range []*fleet.Engine{f.Engines[1], f.Engines[1], f.Engines[1], f.Engines[2], f.Engines[2]} { // in this order
+		c := &conversation{model: "m", ids: make([]uint32, perMove+1)}
+		for c.session = session + 1; f.NextHome(c.asFleet(f.Models["m"], fleet.Decode, now), from) != to; c.session++ {
+			if c.session > session+1000 {
+				t.Fatalf("no session has its home at %s", to.Name)
+			}
+		}
+		session = c.session
+		homes[to]++
+		c.key[0], c.at[fleet.Decode] = session, place{from, f.RunOf(from)}
+		p.known.put("", c, nil)
+		p.addLocked(lane{ForDrain, from, nil}, task{c: c, role: fleet.Decode, run: f.RunOf(from), tokens: perMove})
+	}
+	always := func() bool { return true }
+	for moved, want := range []int{2, 2, 1} { // of the five
+		due, again, more := p.Due(s, now, always)
+		for _, w := range due {
+			homes[w.To]--
+		}
+		if len(due) != want || more || moved < 2 && again != perMove*time.Second || len(due) == 2 && due[0].To == due[1].To {
+			t.Fatalf("after %d times %d begin, the next is due after %v, more is %v; want %d, to different engines", moved, len(due), again, more, want)
+		}
+		now = now.Add(again)
+	}
+	if homes[f.Engines[1]] != 0 || homes[f.Engines[2]] != 0 {
+		t.Errorf("%v are left", homes)
 	}
 }

@@ -45,21 +45,25 @@ func (p *Plans) Due(s *Snapshot, now time.Time, may func() bool) (due []*Planned
 	some := 0 // begun or dropped
 	for _, l := range slices.SortedFunc(maps.Keys(p.lanes), lane.compare) {
 		q := p.lanes[l]
-		for len(q.waiting) > 0 {
+		for i := 0; i < min(len(q.waiting), mostAtOnce); {
 			if some == mostAtOnce {
 				return due, 0, true
 			}
-			w, pause, ok := p.startLocked(s, l, q, now, may)
+			w, pause, waits := p.startLocked(s, l, q, i, now, may)
 			if w != nil {
 				due = append(due, w)
 			}
 			if pause > 0 {
 				again = min(again, pause)
 			}
-			if pause > 0 || !ok {
+			if waits == allWait {
 				break
 			}
-			some++
+			if waits == oneWaits {
+				i++
+			} else {
+				some++
+			}
 		}
 		p.dropLane(l, q)
 	}
@@ -88,15 +92,24 @@ func (p *Plans) addLocked(l lane, t task) {
 	q.waiting = append(q.waiting, t)
 }
 
-// startLocked begins the first move of a lane, or drops it. It returns after which time it can; ok is false if that depends on the end of another
-// move, after which Due is to be asked again.
-func (p *Plans) startLocked(s *Snapshot, l lane, q *queue, now time.Time, may func() bool) (w *Planned, pause time.Duration, ok bool) {
-	t, to := q.waiting[0], l.to
+// waits is which moves of a lane have to wait.
+type waits uint8
+
+const (
+	noneWaits waits = iota
+	oneWaits        // those behind it may go to other engines
+	allWait
+)
+
+// startLocked begins a move of a lane, or drops it, or returns after which time it can begin: 0 if that depends on the end of another move, after which
+// Due is to be asked again.
+func (p *Plans) startLocked(s *Snapshot, l lane, q *queue, i int, now time.Time, may func() bool) (w *Planned, pause time.Duration, who waits) {
+	t, to := q.waiting[i], l.to
 	c, tokens := t.c, t.tokens
-	drop := func(why Result) (*Planned, time.Duration, bool) {
-		q.waiting = q.waiting[1:]
+	drop := func(why Result) (*Planned, time.Duration, waits) {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
 		p.tellLocked(Ended{Reason: l.reason, Result: why, Tokens: tokens, From: l.from.Name, To: nameOf(to)}, now)
-		return nil, 0, true
+		return nil, 0, noneWaits
 	}
 	model := s.Fleet.Models[c.model]
 	why, unable := p.unable.Of(l.from).of(t.run)
@@ -115,8 +128,8 @@ func (p *Plans) startLocked(s *Snapshot, l lane, q *queue, now time.Time, may fu
 	if tokens -= tokens % blockOf(s.Fleet, model); tokens == 0 {
 		return drop(Short)
 	}
-	if pause, ok = p.spare(s, l.reason == ForWarmth, l.from, now); pause > 0 || !ok {
-		return nil, pause, ok
+	if pause, ok := p.spare(s, l.reason == ForWarmth, l.from, now); pause > 0 || !ok {
+		return nil, pause, allWait
 	}
 	if to == nil {
 		to = s.Fleet.NextHome(c.asFleet(model, t.role, now), l.from)
@@ -124,11 +137,8 @@ func (p *Plans) startLocked(s *Snapshot, l lane, q *queue, now time.Time, may fu
 	if to == nil {
 		return drop(NoTarget)
 	}
-	if pause, ok = p.spare(s, l.reason != ForDrain, to, now); pause > 0 || !ok {
-		return nil, pause, ok
-	}
-	if pause = p.pairs.wait(pair{l.from, to}, now, int(s.Config.Migration.BytesPerSecond)); pause > 0 {
-		return nil, pause, true
+	if pause, ok := p.spare(s, l.reason != ForDrain, to, now); pause > 0 || !ok {
+		return nil, pause, allWait
 	}
 	if run := s.Fleet.RunOf(to); c.copyAt(to, run) >= tokens {
 		if l.reason == ForDrain { // as after a move: it is to leave this engine too if it drains
@@ -136,15 +146,18 @@ func (p *Plans) startLocked(s *Snapshot, l lane, q *queue, now time.Time, may fu
 		}
 		return drop(AlreadyThere)
 	}
+	if pause = p.pairs.wait(pair{l.from, to}, now, int(s.Config.Migration.BytesPerSecond)); pause > 0 {
+		return nil, pause, oneWaits
+	}
 	if !may() {
-		return nil, busyPause, true
+		return nil, busyPause, allWait
 	}
 	w = &Planned{Reason: l.reason, From: l.from, To: to, IDs: c.ids[:tokens], Within: s.Config.Migration.Timeout, s: s, c: c, run: t.run, role: t.role, queue: q}
 	w.Pin = p.pins.take(c, l.from, tokens, blockOf(s.Fleet, model), now)
 	p.beginLocked(w, now)
-	q.waiting = q.waiting[1:]
+	q.waiting = slices.Delete(q.waiting, i, i+1)
 	q.moving++
-	return w, 0, true
+	return w, 0, noneWaits
 }
 
 // spare returns after which time an engine may take part in one more move; ok is false if that depends on the end of another. With quiet it is to
