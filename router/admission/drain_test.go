@@ -69,7 +69,7 @@ func (m modelled) run(seed uint64, forced int) (all []refused, admitted time.Dur
 		r := Request{Tenant: string('a' + rune(rng.IntN(m.tenants))), Prompt: int(took / time.Millisecond)}
 		for len(under) > 0 && under[0].at <= at {
 			e := heap.Pop(&under).(end)
-			e.slot.Release(Used{Computed: e.slot.prompt}, wall(e.at))
+			e.slot.Release(Used{Computed: int(e.slot.prompt)}, wall(e.at))
 			for i := 0; i < len(waiting); i++ {
 				select {
 				case got := <-waiting[i].w.Done():

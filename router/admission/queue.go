@@ -63,8 +63,8 @@ type Used struct {
 type Slot struct {
 	queue   *Queue
 	flow    *flow   // what it is charged to; nil if its service is not counted
-	prompt  int     // tokens of it, which were charged for it
 	age     float64 // when
+	prompt  int32   // tokens of it, which were charged for it; each request has a Slot, so it is small
 	asked   bool    // it has a Ready
 	unbegun bool    // it counts as unbegun; the queue's lock guards it
 }
@@ -199,7 +199,7 @@ func (q *Queue) done(s *Slot, used Used, now time.Time) {
 	if s.flow != nil {
 		s.flow.pins--
 		if q.list.fair && !used.Unknown { // the prompt was computed when it was charged
-			q.list.charge(s.flow, float64(used.Computed-s.prompt)*math.Exp2(s.age-q.list.age)+outputWeight*float64(used.Output))
+			q.list.charge(s.flow, float64(used.Computed-int(s.prompt))*math.Exp2(s.age-q.list.age)+outputWeight*float64(used.Output))
 		}
 	}
 	q.list.begun(s)
@@ -237,7 +237,7 @@ func (q *Queue) grantLocked() {
 
 // slotLocked is the place of a request that has got one, and is charged to f.
 func (q *Queue) slotLocked(r *Request, f *flow) Slot {
-	s := Slot{queue: q, flow: f, prompt: r.Prompt, age: q.list.age, asked: r.Ready != nil}
+	s := Slot{queue: q, flow: f, prompt: int32(min(r.Prompt, math.MaxInt32)), age: q.list.age, asked: r.Ready != nil}
 	if s.asked {
 		q.list.given(&s)
 	}

@@ -258,14 +258,14 @@ func (q *waitlist) firstReady(w *Waiter) *Waiter {
 func (q *waitlist) given(s *Slot) {
 	s.unbegun = true
 	q.unbegun++
-	q.tokens += s.prompt
+	q.tokens += int(s.prompt)
 }
 
 func (q *waitlist) begun(s *Slot) {
 	if s.unbegun {
 		s.unbegun = false
 		q.unbegun--
-		q.tokens -= s.prompt
+		q.tokens -= int(s.prompt)
 	}
 }
 
