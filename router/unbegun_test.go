@@ -3,6 +3,7 @@ package router_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"pdrouter/internal/routertest"
 	"pdrouter/policies"
@@ -56,6 +57,7 @@ func TestUnbegunUntilGiven(t *testing.T) {
 				t.Fatal(err)
 			}
 			routertest.Eventually(t, "engines have the first request", func() bool { return queue().InFlight == 1 && queue().Unbegun == 0 })
+			time.Sleep(100 * time.Millisecond) // until decode-0 has read it, and hangs
 			s.SetFaults(row.faults)
 			for range 3 {
 				if r := g.Post(routertest.PathCompletions, row.body); r.Status != row.status {
