@@ -3,6 +3,7 @@ package reclaim
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -77,7 +78,7 @@ func (r *Reclaimer) tellSome(ctx context.Context, of *untold) bool {
 			return true
 		}
 		p := of.pins[0]
-		of.pins = of.pins[1:]
+		of.pins = slices.Delete(of.pins, 0, 1) // which keeps nothing of it
 		of.mu.Unlock()
 		if !r.Leaks.holds(p.held, time.Now()) {
 			continue

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"pdrouter/internal/background"
 	"pdrouter/metadata"
@@ -148,6 +150,28 @@ func TestPinsAreToldAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestToldPinsAreNotKept: they would keep the engine and the configuration that they are of.
+func TestToldPinsAreNotKept(t *testing.T) {
+	inPinning(t, func(p *pinning) {
+		p.agent.refuses.Store(true)
+		p.ends(3)
+		var pins []weak.Pointer[Pinned]
+		for _, pin := range p.untold.Of(p.e).pins {
+			pins = append(pins, weak.Make(pin.Pinned))
+		}
+		p.agent.refuses.Store(false)
+		if p.wait(time.Minute); len(pins) != 3 || len(p.agent.told) != 3 {
+			t.Fatalf("%v are told of, of %d; want 3", p.agent.told, len(pins))
+		}
+		runtime.GC()
+		for i, pin := range pins {
+			if pin.Value() != nil {
+				t.Errorf("%d is kept", i)
+			}
+		}
+	})
 }
 
 // TestPinsAreNotToldInVain: an engine is not told any more when its own time for what it pins is over, it is another run, or of no configuration, nor when
