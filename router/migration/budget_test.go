@@ -155,3 +155,27 @@ func TestDrainGoesOnToOthers(t *testing.T) {
 		t.Errorf("%v are left", homes)
 	}
 }
+
+// TestLongLaneStays: a move that is taken out of a lane does not have all behind it moved in memory, which may be very many.
+func TestLongLaneStays(t *testing.T) {
+	cfg, f := fleetABC(t, policies.Default(), fakeRecords(0))
+	s, p, now, l := &Snapshot{Config: &cfg, Fleet: f}, NewPlans(), time.Now(), lane{ForDrain, f.Engines[0], f.Engines[1]}
+	p.known.setLimit(1 << 20)
+	for i := range 3 * mostAtOnce {
+		c := &conversation{model: "m", ids: make([]uint32, 33)}
+		c.key[0], c.at[fleet.Decode] = uint64(i+1), place{l.from, f.RunOf(l.from)}
+		if i != 1 { // the second one is dropped
+			p.known.put("", c, nil)
+		}
+		p.addLocked(l, task{c: c, role: fleet.Decode, run: f.RunOf(l.from), tokens: 32})
+	}
+	q := p.lanes[l]
+	last := &q.waiting[len(q.waiting)-1]
+	due, _, more := p.Due(s, now, func() bool { return true })
+	if len(due) != mostAtOnce-1 || !more || len(q.waiting) != 2*mostAtOnce {
+		t.Fatalf("%d begin, more is %v, %d wait; want %d, true, %d", len(due), more, len(q.waiting), mostAtOnce-1, 2*mostAtOnce)
+	}
+	if &q.waiting[len(q.waiting)-1] != last {
+		t.Error("the moves behind were moved in memory")
+	}
+}

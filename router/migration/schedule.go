@@ -21,6 +21,13 @@ type queue struct {
 	moving  int
 }
 
+// take takes out a move that waits. Those before it are few and move up; those behind it may be very many and stay.
+func (q *queue) take(i int) {
+	copy(q.waiting[1:], q.waiting[:i])
+	q.waiting[0] = task{}
+	q.waiting = q.waiting[1:]
+}
+
 // task is a move that is to begin.
 type task struct {
 	c      *conversation
@@ -107,7 +114,7 @@ func (p *Plans) startLocked(s *Snapshot, l lane, q *queue, i int, now time.Time,
 	t, to := q.waiting[i], l.to
 	c, tokens := t.c, t.tokens
 	drop := func(why Result) (*Planned, time.Duration, waits) {
-		q.waiting = slices.Delete(q.waiting, i, i+1)
+		q.take(i)
 		p.tellLocked(Ended{Reason: l.reason, Result: why, Tokens: tokens, From: l.from.Name, To: nameOf(to)}, now)
 		return nil, 0, noneWaits
 	}
@@ -155,7 +162,7 @@ func (p *Plans) startLocked(s *Snapshot, l lane, q *queue, i int, now time.Time,
 	w = &Planned{Reason: l.reason, From: l.from, To: to, IDs: c.ids[:tokens], Within: s.Config.Migration.Timeout, s: s, c: c, run: t.run, role: t.role, queue: q}
 	w.Pin = p.pins.take(c, l.from, tokens, blockOf(s.Fleet, model), now)
 	p.beginLocked(w, now)
-	q.waiting = slices.Delete(q.waiting, i, i+1)
+	q.take(i)
 	q.moving++
 	return w, 0, noneWaits
 }
