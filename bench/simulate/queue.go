@@ -50,7 +50,7 @@ func newQueue(r *replay) *queue {
 // Places implements admission.Capacity.
 func (q *queue) Places(running, waiting int) int {
 	if waiting > 0 {
-		q.again = q.now + lookAgain
+		q.again = min(q.again, q.now+lookAgain)
 	}
 	return running + 1
 }

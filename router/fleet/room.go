@@ -28,14 +28,16 @@ func (f *Fleet) noteObjectives(by bool) {
 // lookAgain is after how long the queue looks whether there is room while requests wait: there may be though no request has ended.
 const lookAgain = 5 * time.Millisecond
 
-// oneMore are the places of a model whose requests wait for room: a further one at a time, so that each is decided with what engines have by then.
+// oneMore are the places of a model whose requests wait for room: a further one at a time, so that each is decided with what engines have by then. It is
+// called also where no place is given, so a look that is to come is not put off.
 func (m *Model) oneMore(running, waiting int) int {
-	switch {
-	case waiting == 0:
-	case m.again == nil:
-		m.again = time.AfterFunc(lookAgain, m.Queue.Update)
-	default:
-		m.again.Reset(lookAgain)
+	if now := time.Now(); waiting > 0 && !now.Before(m.looks) {
+		m.looks = now.Add(lookAgain)
+		if m.again == nil {
+			m.again = time.AfterFunc(lookAgain, m.Queue.Update)
+		} else {
+			m.again.Reset(lookAgain)
+		}
 	}
 	return running + 1
 }
