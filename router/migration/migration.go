@@ -139,6 +139,9 @@ func (m *Mover) look(now time.Time) time.Duration {
 	return again
 }
 
+// dueAgain is after how long moves that wait are looked at again: meanwhile some may have come not to be needed, or to go to other engines.
+const dueAgain = 10 * time.Second
+
 // startDue begins the moves that are due, and returns when to look again.
 func (m *Mover) startDue(now time.Time) time.Duration {
 	s := m.current()
@@ -149,7 +152,7 @@ func (m *Mover) startDue(now time.Time) time.Duration {
 			m.begin(&driver{Planned: w})
 		}
 		if !more {
-			return again
+			return min(again, dueAgain)
 		}
 	}
 }

@@ -1,10 +1,13 @@
 package migration
 
 import (
+	"context"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"pdrouter/policies"
 	"pdrouter/router/config"
 	"pdrouter/router/fleet"
 )
@@ -71,4 +74,38 @@ func TestUnableEngineIsRemembered(t *testing.T) {
 			t.Errorf("%s: the next run is not asked", why)
 		}
 	}
+}
+
+// TestWaitingMovesEnd: however long moves have to wait for the bytes of a pair, they are over soon after their source is.
+func TestWaitingMovesEnd(t *testing.T) {
+	const perToken, perMove = 1 << 20, 32 // bytes, tokens
+	cfg, f := fleetABC(t, policies.Default(), fakeRecords(perToken))
+	cfg.Migration.BytesPerSecond = 1
+	synctest.Test(t, func(t *testing.T) {
+		s := &Snapshot{Config: &cfg, Fleet: f}
+		m := New(Parts{Log: slog.New(slog.DiscardHandler), Current: func() *Snapshot { return s }})
+		m.plans.known.setLimit(1 << 20)
+		from, to := f.Engines[0], f.Engines[1]
+		m.plans.pairs.begin(pair{from, to}, time.Now(), perMove*perToken, 1)
+		for i := range 2 * mostAtOnce {
+			c := &conversation{model: "m", ids: make([]uint32, perMove+1)}
+			c.key[0], c.at[fleet.Decode] = uint64(i+1), place{from, f.RunOf(from)}
+			m.plans.known.put("", c, nil)
+			m.plans.addLocked(lane{ForDrain, from, to}, task{c: c, role: fleet.Decode, run: f.RunOf(from), tokens: perMove})
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go m.Run(ctx)
+		m.wake <- struct{}{}
+		time.Sleep(time.Second)
+		if n := m.Stats().Waiting; n != 2*mostAtOnce {
+			t.Errorf("%d wait before the source is lost; want all %d", n, 2*mostAtOnce)
+		}
+		from.Down.Store(true)
+		time.Sleep(dueAgain)
+		synctest.Wait()
+		if n := m.Stats().Waiting; n != 0 {
+			t.Errorf("%d still wait %v after the source was lost", n, dueAgain)
+		}
+	})
 }
