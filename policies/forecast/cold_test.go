@@ -182,3 +182,24 @@ func TestSlowEngineInBursts(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstAnswersAreWhole: engines all of whose answers come at once, faster than the first ones were thought to, are soon known by these answers. Prompts
+// that are thought to take no time, as the first answer took less than its steps alone were to take, are learned from too.
+func TestFirstAnswersAreWhole(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		m := NewModel()
+		e := m.NewEngine()
+		for i := range 60 {
+			now, prompt, tokens := 40*float64(i), 20+rng.IntN(2000), 1+rng.IntN(60)
+			took := (.01 + 5e-5*float64(prompt) + .008*float64(tokens-1)) * (.95 + .1*rng.Float64())
+			var l Leg
+			begin(e, &l, now, prompt, prompt, true, true)
+			e.Whole(&l, now+took, tokens)
+			e.End(&l, now+took)
+		}
+		if got := m.ComputeSeconds(1000); !near(got, .05, .3) {
+			t.Errorf("seed %d: 1,000 tokens are thought to take %.4f s; want 0.05", seed, got)
+		}
+	}
+}

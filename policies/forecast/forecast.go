@@ -136,7 +136,7 @@ func (e *Engine) Whole(l *Leg, now float64, tokens int) {
 	defer e.mu.Unlock()
 	e.settle(now)
 	o := e.beside()
-	if !l.Silent || l.work <= 0 || l.state == ended || tokens < 1 || !l.alone || o.Wait > 0 {
+	if !l.Silent || l.Uncached <= 0 || l.state == ended || tokens < 1 || !l.alone || o.Wait > 0 {
 		return
 	}
 	reads := l.read - l.at
