@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -247,6 +248,10 @@ func (l *Loaded) Warnings(files bool) []string {
 	}
 	if d := l.Migration.PinnedFor; d >= config.PinnedByDefault {
 		all = append(all, fmt.Sprintf("migration.pinned_for is %v: an engine frees what it pins after %v, unless its decoder_kv_blocks_ttl is longer, and moves would read other tokens", d, config.PinnedByDefault))
+	}
+	costs := func(m config.Model) bool { return l.Routing.Costs(m.Name) }
+	if l.Queue.ByObjective && !slices.ContainsFunc(l.Models, costs) {
+		all = append(all, "queue.by_objective has no effect: no model has the policy cost")
 	}
 	used := map[string]bool{}
 	for _, m := range l.Models {

@@ -356,7 +356,7 @@ func show(n *yaml.Node) string {
 func kind(typ string) string {
 	switch {
 	case typ == "yamlfile.Size":
-		return `a size in bytes, or with a unit, such as "32MiB"`
+		return `a whole number of bytes, or of KiB, MiB or GiB, such as "32MiB"`
 	case typ == "time.Duration":
 		return `a time with its unit, such as "30s" or "250ms"`
 	case strings.HasPrefix(typ, "[]"):

@@ -199,7 +199,7 @@ func TestSize(t *testing.T) {
 	}
 	for _, text := range []string{"32MB", "MiB", "1.5GiB", "many", "[1]", "99999999999GiB", "1KiBMiB", "true"} {
 		err := Decode("f.yaml", []byte("max: "+text+"\n"), &o).Err()
-		if err == nil || !strings.Contains(err.Error(), "f.yaml:1: max is ") || !strings.HasSuffix(err.Error(), `want a size in bytes, or with a unit, such as "32MiB"`) {
+		if err == nil || !strings.Contains(err.Error(), "f.yaml:1: max is ") || !strings.HasSuffix(err.Error(), `want a whole number of bytes, or of KiB, MiB or GiB, such as "32MiB"`) {
 			t.Errorf("%s: got %v", text, err)
 		}
 	}
