@@ -150,12 +150,14 @@ func (q *Queue) Enqueue(r Request, now time.Time) (Result, *Waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.advanceLocked(now)
-	q.grantLocked()
+	if q.list.waiting >= q.length {
+		q.grantLocked() // it may make room; else the request is among those that are asked below
+	}
 	if q.list.fair {
 		q.counts.Store(now.Add(q.halfLife).UnixNano())
 	}
 	places := q.placesLocked()
-	if !q.readyLocked(&w.request) {
+	if q.list.waiting == 0 && !q.readyLocked(&w.request) {
 		places = 0
 	}
 	place, out := q.list.offer(w, places, q.length)

@@ -100,3 +100,39 @@ func TestQueueReadyNoMore(t *testing.T) {
 		}
 	}
 }
+
+// TestAskedOnce: each call asks at most sixteen requests whether engines have room for them, each once, however many wait: the queue is locked meanwhile.
+func TestAskedOnce(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	q, _ := newQueue(1000, 1000)
+	asked := 0
+	r := admission.Request{Arrived: now, Ready: func(int, int) bool { asked++; return false }}
+	var slots []admission.Slot
+	for range 2 {
+		s, ok := q.TryAcquire(admission.Request{Arrived: now}, now)
+		if !ok {
+			t.Fatal("no place")
+		}
+		slots = append(slots, s)
+	}
+	var waiting []*admission.Waiter
+	for range 100 {
+		_, w := q.Enqueue(r, now)
+		waiting = append(waiting, w)
+	}
+	for _, row := range []struct {
+		call string
+		do   func()
+	}{
+		{"TryAcquire", func() { q.TryAcquire(r, now) }},
+		{"Enqueue", func() { q.Enqueue(r, now) }},
+		{"Update", q.Update},
+		{"Release", func() { slots[0].Release(admission.Used{}, now) }},
+		{"Drop", func() { q.Drop(waiting[0], reason.ClientLeft, now) }},
+	} {
+		asked = 0
+		if row.do(); asked > 16 {
+			t.Errorf("%s asks %d times", row.call, asked)
+		}
+	}
+}
