@@ -120,6 +120,7 @@ type Model struct {
 	rooms roomPlanner // its requests wait until this says that engines have room; nil: they do not
 	again *time.Timer // until its queue looks again; the queue's lock guards it
 	looks time.Time   // when that is; likewise
+	asked time.Time   // until when asking whether there is room has taken its part of the time; likewise
 }
 
 // Places is how many of the model's requests may be with engines at once: none while no engine takes requests and one may come back.

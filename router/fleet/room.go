@@ -69,9 +69,23 @@ func (f *Fleet) RoomFor(m *Model, adapter string, b *openai.Body, tenant string)
 	return r
 }
 
-// Ready reports whether engines have room for the request now, beside requests with so many tokens that they are to be given and do not have yet. One call
-// ends before the next begins.
+// The queue is locked while requests are asked whether there is room for them: for one part in askParts of the time in the mean, and for askAtOnce at
+// once. More than that of one request is thought to be what else the machine did.
+const askParts, askAtOnce = 4, 5 * time.Millisecond
+
+// Ready reports whether engines have room for the request now, beside requests with so many tokens that they are to be given and do not have yet. It does
+// not while asking takes too much of the time, with very many engines. One call ends before the next begins.
 func (r *RoomFor) Ready(unbegun, tokens int) (ready bool) {
+	began, asked := time.Now(), &r.selection.m.asked
+	if asked.Sub(began) > askParts*askAtOnce {
+		return false
+	}
+	defer func() {
+		if asked.Before(began) {
+			*asked = began
+		}
+		*asked = asked.Add(askParts * min(time.Since(began), askAtOnce))
+	}()
 	defer func() {
 		if recover() != nil { // what panics here does so again when the request's engines are chosen, where only that request fails
 			ready = true
