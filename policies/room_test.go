@@ -112,3 +112,25 @@ func TestRoomIn(t *testing.T) {
 		}
 	}
 }
+
+// TestRoomIsAtTheChosenEngine: where an engine gets less than its full part, room is looked for at the engine that the request then goes to.
+func TestRoomIsAtTheChosenEngine(t *testing.T) {
+	p := costPolicy(t, ", objective: {ttft: 2s, itl: 50ms}")
+	f := fleetOf(nil, []known{at(.6, 0, 0), at(0, 0, 0)}, Demand{Answer: 100})
+	f.Decode[1].Share = .2
+	chosen := [2]int{}
+	for i := range uint64(200) {
+		q := Request{PromptTokens: 1000, Unsplittable: Aggregated, Random: mix(i + 1)}
+		c := p.Choose(q, f, Draw{Turn: i, Random: mix(^i)})
+		chosen[c.Decode]++
+		if room := p.Room(q, f, 0, 0); room != (c.Decode == 1) {
+			t.Fatalf("room %v for a request that goes to engine %d", room, c.Decode)
+		}
+		if idle := p.OnIdle(q, f); idle.Decode != c.Decode {
+			t.Fatalf("it is thought to go to engine %d, and goes to %d", idle.Decode, c.Decode)
+		}
+	}
+	if chosen[1] < 20 || chosen[1] > 60 {
+		t.Errorf("the engines got %v of the requests", chosen)
+	}
+}

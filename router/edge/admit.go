@@ -224,7 +224,7 @@ func (srv *Edge) admit(q *request, conn net.Conn, header []byte) *openai.Error {
 	if q.route.does == generate && q.Pin == nil { // it matters little to a request that only one engine may serve what others have to do
 		if room = q.snapshot.Fleet.RoomFor(q.Model, q.Adapter, q.Body, q.who.Tenant); room != nil {
 			defer room.End()
-			r.Ready = room.Ready
+			r.Ready, q.Random = room.Ready, room.Random()
 		}
 	}
 	var got admission.Result

@@ -131,8 +131,10 @@ type Request struct {
 	Subject  string        // who asks
 	Tenant   string        // whose the response is, if an engine keeps it
 	Retried  bool          // the client says that it has asked before
+	Branch   bool          // it is a part of a client's request, which its caller reports
 	Session  uint64        // a hash of what names its session; 0 if nothing does, or nobody looks at it
 	Pin      *fleet.Engine // the only one that can serve it; nil if there may be others
+	Random   uint64        // the chance by which room was found for it; 0 if it needed none
 
 	Forwarded *leg.Forwarded
 
@@ -141,7 +143,6 @@ type Request struct {
 	Queued  time.Duration // from its arrival to the end of its wait; 0 if it did not wait
 	Waited  *string       // why it waited, for people; nil if it did not
 	Caller  Caller        // nil: its end is not reported
-	Branch  bool          // it is a part of a client's request, which its caller reports
 }
 
 // Reply is what the client is to get.
@@ -217,6 +218,7 @@ func (all *Exchanges) Begin(q *Request) *Exchange {
 		x.deliver(envelope{e: dispatch.Event{Kind: dispatch.EvDeadline, Why: reason.Deadline}})
 	})
 	x.selection.Init(s.Fleet, m, b.Shape, q.Pin, q.Adapter, q.Session)
+	x.selection.SetRandom(q.Random)
 	if t := x.trace(); t != nil {
 		x.Sum.TraceID = new(t.ID)
 	}

@@ -90,8 +90,11 @@ func Begin(r *exchange.Exchanges, q *exchange.Request, of Caller) *Fan {
 	f.changed = sync.NewCond(&f.mu)
 	f.Limit, f.every = q.ServedBy.Config.Timeouts.Write, *q.ServedBy.Config.Timeouts.KeepAlive
 	f.engines, f.bodies = make([]branchEngines, len(bodies)), make([][]byte, len(bodies))
-	for _, part := range bodies {
+	for i, part := range bodies {
 		one := *q
+		if i > 0 {
+			one.Random = 0 // room was found for the first
+		}
 		one.Body, one.Caller, one.Branch = part, f, true
 		f.branches = append(f.branches, r.Begin(&one))
 	}

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"pdrouter/policies"
@@ -63,7 +64,9 @@ func (f *Fleet) RoomFor(m *Model, adapter string, b *openai.Body, tenant string)
 	k.Init(f, m, b.Shape, nil, adapter, 0)
 	k.Begin(Excluded{}, true)
 	k.FindPrompt(b, tenant)
-	r.request = k.complete(policies.Request{Model: m.Name, PromptTokens: b.PromptTokens(), Unsplittable: policies.Reason(b.Unsplittable), Objective: r.objective})
+	r.request = k.complete(policies.Request{
+		Model: m.Name, PromptTokens: b.PromptTokens(), Unsplittable: policies.Reason(b.Unsplittable), Objective: r.objective, Random: max(1, rand.Uint64()),
+	})
 	view, _, _ := k.view()
 	r.idle = float64(m.rooms.OnIdle(r.request, view).TTFT)
 	return r
@@ -96,6 +99,9 @@ func (r *RoomFor) Ready(unbegun, tokens int) (ready bool) {
 	view, _, _ := k.view()
 	return k.m.rooms.Room(r.request, view, unbegun, tokens)
 }
+
+// Random is the chance that room was looked for by. The request's engines are to be chosen by it, too: else they may be others.
+func (r *RoomFor) Random() uint64 { return r.request.Random }
 
 // MaxWait is how long the request may wait, as policies.Objective.MaxWait has it.
 func (r *RoomFor) MaxWait(draw uint64) (wait time.Duration, bounded bool) {

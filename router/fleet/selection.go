@@ -49,7 +49,7 @@ type Selection struct {
 	prompt  *prompt       // which engines have its prefix, by the index; nil if the policy does not use it
 	session uint64        // a hash of what names its session
 	tokens  int           // of its prompt
-	drawn   policies.Draw // of the last choice
+	drawn   policies.Draw // of the last choice; before the first, its Random is what SetRandom was told
 	shadow  *Shadow       // what the second policy would have chosen
 
 	prefillRoom [4]policies.Engine
@@ -61,6 +61,9 @@ type Selection struct {
 func (k *Selection) Init(f *Fleet, m *Model, shape openai.Shape, pin *Engine, adapter string, session uint64) {
 	k.f, k.m, k.shape, k.pin, k.adapter, k.session = f, m, shape, pin, adapter, session
 }
+
+// SetRandom has the first choice go by a chance that was drawn before, as RoomFor.Random; 0: by one of its own, as all others.
+func (k *Selection) SetRandom(random uint64) { k.drawn.Random = random }
 
 // Begin begins a choice among all engines but the excluded. With overloadedToo it may be one that has asked for no requests now, if no
 // other is left.
@@ -266,7 +269,11 @@ func (k *Selection) chooseInRounds(q policies.Request) (policies.Choice, policie
 // askPolicy asks the policy once. A Choice without a decode engine (Decode below 0) says in Reason what is missing; one that is not Split is of
 // decode alone; Prefill and Decode are indices of the view's engines.
 func (k *Selection) askPolicy(q policies.Request, f policies.Fleet) policies.Choice {
-	k.drawn = policies.Draw{Turn: k.m.turn.Add(1), Random: rand.Uint64()}
+	random := rand.Uint64()
+	if k.drawn.Turn == 0 && k.drawn.Random != 0 {
+		random = k.drawn.Random
+	}
+	k.drawn = policies.Draw{Turn: k.m.turn.Add(1), Random: random}
 	return k.f.planner.Choose(q, f, k.drawn)
 }
 
