@@ -33,7 +33,8 @@ func (p *Policy) Room(q Request, f Fleet, unbegun, tokens int) bool {
 	return now.Decode < 0 || p.waitsLittle(&q, f.Forecast, &now) && (now.Breaks <= mostBroken || now.Breaks-p.OnIdle(q, f).Breaks <= mostBroken)
 }
 
-// waitsLittle reports whether the engine that is to compute the prompt begins with it soon.
+// waitsLittle reports whether the engine that is to compute the prompt begins with it soon. A request that may come later than others waits for that in the
+// queue: at an engine it would hold up those that come after it.
 func (p *Policy) waitsLittle(q *Request, f *Forecast, c *Choice) bool {
 	if f == nil {
 		return true
@@ -42,7 +43,8 @@ func (p *Policy) waitsLittle(q *Request, f *Forecast, c *Choice) bool {
 	if c.Split {
 		w = workOf(f.Prefill, c.Prefill)
 	}
-	return w.Wait <= waitShare*q.Objective.or(p.Objective(q.Model)).TTFT
+	usual := p.Objective(q.Model)
+	return w.Wait <= waitShare*min(q.Objective.or(usual).TTFT, usual.TTFT)
 }
 
 // longestRoom is how far RoomIn looks, in seconds.

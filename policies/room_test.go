@@ -23,6 +23,14 @@ func TestRoom(t *testing.T) {
 			t.Errorf("%s: room %v; want %v", name, got, row.want)
 		}
 	}
+	for ttft, want := range map[float64]bool{1: false, 2: true, 3600: true} { // of the request's own; the policy's is 2 s
+		for wait, room := range map[float64]bool{.2: want, .6: false} {
+			q := Request{PromptTokens: 1000, Unsplittable: Aggregated, Objective: Objective{TTFT: ttft}}
+			if got := p.Room(q, fleetOf(nil, []known{at(wait, 0, 0)}, Demand{Answer: 100}), 0, 0); got != room {
+				t.Errorf("for a request that is to begin within %v s, where %v s of prompts wait: room %v; want %v", ttft, wait, got, room)
+			}
+		}
+	}
 	split := fleetOf([]known{at(0, 0, 0)}, []known{at(0, 25, 0)}, Demand{Answer: 100, Move: [3]float64{.5}})
 	if q := (Request{PromptTokens: 2000}); !p.Choose(q, split, Draw{}).Split || !p.Room(q, split, 0, 0) {
 		t.Errorf("a prefill engine that does nothing has no room because a hand-off takes longer than idle engines would without: %+v", p.Choose(q, split, Draw{}))
