@@ -158,9 +158,12 @@ func TestToldPinsAreNotKept(t *testing.T) {
 		p.agent.refuses.Store(true)
 		p.ends(3)
 		var pins []weak.Pointer[Pinned]
-		for _, pin := range p.untold.Of(p.e).pins {
+		of := p.untold.Of(p.e)
+		of.mu.Lock()
+		for _, pin := range of.pins {
 			pins = append(pins, weak.Make(pin.Pinned))
 		}
+		of.mu.Unlock()
 		p.agent.refuses.Store(false)
 		if p.wait(time.Minute); len(pins) != 3 || len(p.agent.told) != 3 {
 			t.Fatalf("%v are told of, of %d; want 3", p.agent.told, len(pins))
