@@ -22,17 +22,18 @@ const (
 	trust = 1e-3
 )
 
-// fit learns y as a sum of terms, each times a weight of 0 or more, by least squares of relative errors. Later observations count more.
+// fit learns y as a sum of terms, each times a weight of 0 or more, by least squares of errors over y + unsure. Later observations count more.
 // Terms that observations cannot tell apart keep their first weights.
 type fit struct {
-	n       int    // of the terms
-	first   vector // weights before the first observation
-	trusts  vector // trust, or what counts in its place
+	n       int     // of the terms
+	unsure  float64 // by how much any y may be wrong, in its unit: the smaller one is, the less it counts
+	first   vector  // weights before the first observation
+	trusts  vector  // trust, or what counts in its place
 	weights vector
-	a       [terms]vector // sum of x xᵀ / y²
-	b       vector        // sum of x / y
+	a       [terms]vector // sum of x xᵀ / (y + unsure)²
+	b       vector        // sum of x y / (y + unsure)²
 	beside  *fit          // of another part of the same times; nil: there is none
-	c       [terms]vector // sum of x zᵀ / y², z that part's terms
+	c       [terms]vector // sum of x zᵀ / (y + unsure)², z that part's terms
 }
 
 func newFit(first ...float64) fit {
@@ -63,13 +64,14 @@ func (f *fit) learnFrom(x vector, y float64, of *ratio) (counts, expected float6
 
 // learn takes an observation in, y more than 0. z are the terms of the part of y that is not this fit's.
 func (f *fit) learn(x, z vector, y float64) {
+	about := y + f.unsure
 	for i := range f.n {
-		part := x[i] / (y * y)
+		part := x[i] / (about * about)
 		for j := range terms {
 			f.a[i][j] = fading*f.a[i][j] + part*x[j]
 			f.c[i][j] = fading*f.c[i][j] + part*z[j]
 		}
-		f.b[i] = fading*f.b[i] + x[i]/y
+		f.b[i] = fading*f.b[i] + part*y
 	}
 	f.solve()
 }

@@ -123,6 +123,7 @@ func (m *Model) given(x vector) (reads, computes float64) {
 	m.squares += (computes*computes - m.squares) / 128
 	m.computed += (1 - m.computed) / 128
 	m.usual += (tokens - m.usual) / 32
+	m.prompt.unsure = m.computes / m.computed // what the engine does beside a prompt, and what it has lost of its cache, take as long whatever the prompt is
 	return reads, computes
 }
 
