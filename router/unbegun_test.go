@@ -2,8 +2,8 @@ package router_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
-	"time"
 
 	"pdrouter/internal/routertest"
 	"pdrouter/policies"
@@ -57,7 +57,9 @@ func TestUnbegunUntilGiven(t *testing.T) {
 				t.Fatal(err)
 			}
 			routertest.Eventually(t, "engines have the first request", func() bool { return queue().InFlight == 1 && queue().Unbegun == 0 })
-			time.Sleep(100 * time.Millisecond) // until decode-0 has read it, and hangs
+			routertest.Eventually(t, "decode-0 has read it, and hangs", func() bool {
+				return slices.ContainsFunc(s.Cluster.All(), func(r *routertest.Request) bool { return r.Fault == routertest.DoHang })
+			})
 			s.SetFaults(row.faults)
 			for range 3 {
 				if r := g.Post(routertest.PathCompletions, row.body); r.Status != row.status {
