@@ -92,9 +92,17 @@ func change(client func() (*adminapi.Client, error), do func(context.Context, *a
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(c.OutOrStdout(), "%s is %s, %d in flight\n", e.Name, e.State, e.InFlight)
+		_, err = fmt.Fprintf(c.OutOrStdout(), "%s is %s%s, %d in flight\n", e.Name, e.State, movesLeft(e), e.InFlight)
 		return err
 	}
+}
+
+// movesLeft says what an engine that drains has to do yet, beside its requests; "" if nothing.
+func movesLeft(e adminapi.Engine) string {
+	if e.MovesLeft == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d moves left", e.MovesLeft)
 }
 
 // printable returns a name that others chose so that it cannot steer a terminal or pass for another line.
@@ -120,7 +128,7 @@ func printEngines(out io.Writer, all adminapi.Listing) error {
 		if e.At != nil {
 			changed = e.At.Local().Format(time.DateTime) + " by " + printable(e.By)
 		}
-		state := e.State
+		state := e.State + movesLeft(e)
 		if e.Recomputing {
 			state += ", recomputes"
 		}

@@ -62,3 +62,27 @@ func TestAdminClientFollowsNoRedirects(t *testing.T) {
 		elsewhere.Close()
 	}
 }
+
+// TestMovesLeftAreTold: an engine that drains and has conversations to give away yet is told of with their number, also when it is told to drain.
+func TestMovesLeftAreTold(t *testing.T) {
+	const engine = `{"name":"e","state":"draining","moves_left":17}`
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			_, _ = io.WriteString(w, `{"engines":[`+engine+`]}`)
+			return
+		}
+		_, _ = io.WriteString(w, engine)
+	}))
+	defer gateway.Close()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"list"}, {"drain", "e"}} {
+		var out strings.Builder
+		err := run(t.Context(), append(append([]string{"admin", "engines"}, args...), "--gateway", gateway.URL, "--token-file", token), &out)
+		if text := out.String(); err != nil || !strings.Contains(text, "draining, ") || !strings.Contains(text, "17 moves left") {
+			t.Errorf("%s: %v, printed %q", args[0], err, text)
+		}
+	}
+}
