@@ -222,6 +222,9 @@ func (l *Loaded) WhereRecords() string {
 	return where + ", not signed"
 }
 
+// slowest is the least migration.bytes_per_second that is not thought to lack its unit: a small model's KV has tens of KiB a token.
+const slowest = 1 << 20
+
 // Warnings are what is allowed and seldom intended.
 func (l *Loaded) Warnings(files bool) []string {
 	all := append(l.Auth.DevelopmentWarnings(), l.Tenants.Warnings()...)
@@ -248,6 +251,9 @@ func (l *Loaded) Warnings(files bool) []string {
 	}
 	if d := l.Migration.PinnedFor; d >= config.PinnedByDefault {
 		all = append(all, fmt.Sprintf("migration.pinned_for is %v: an engine frees what it pins after %v, unless its decoder_kv_blocks_ttl is longer, and moves would read other tokens", d, config.PinnedByDefault))
+	}
+	if b := l.Migration.BytesPerSecond; b > 0 && b < slowest {
+		all = append(all, fmt.Sprintf("migration.bytes_per_second is %d bytes: hardly any move of a conversation would end in time; units are KiB, MiB and GiB", b))
 	}
 	costs := func(m config.Model) bool { return l.Routing.Costs(m.Name) }
 	if l.Queue.ByObjective && !slices.ContainsFunc(l.Models, costs) {

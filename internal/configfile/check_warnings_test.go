@@ -90,3 +90,14 @@ func TestCheckEmptyAPIKeys(t *testing.T) {
 		t.Errorf("got %v\n%s", err, got)
 	}
 }
+
+// TestCheckWarnsOfForgottenUnit: a rate of a few bytes is allowed, and was hardly meant.
+func TestCheckWarnsOfForgottenUnit(t *testing.T) {
+	for rate, warned := range map[string]bool{"0": false, "2": true, "100KiB": true, "1MiB": false, "2GiB": false} {
+		out, err := checkText(t, t.TempDir(), `models: [{name: m, engines: [{name: e, url: "http://127.0.0.1:1"}]}]
+migration: {bytes_per_second: `+rate+"}\n")
+		if err != nil || strings.Contains(out, "WARNING: migration.bytes_per_second is ") != warned {
+			t.Errorf("%s: %v\n%s", rate, err, out)
+		}
+	}
+}
