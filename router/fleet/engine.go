@@ -54,6 +54,7 @@ type Engine struct {
 type inUse struct {
 	InFlight  atomic.Int64 // legs
 	begun     atomic.Int64 // legs since the start
+	most      atomic.Int64 // legs at once since the last call of mostLegs
 	Streaming atomic.Int64 // of them, streams that have brought tokens
 	Supplied  atomic.Int64 // of them, decode legs without a stream whose KV has come, as the engine's load has shown
 	Overdue   atomic.Int64 // of them, decode legs whose KV is overdue
@@ -67,8 +68,11 @@ type inUse struct {
 
 // Enter counts a leg that begins. It is in flight until InFlight is decremented.
 func (u *inUse) Enter() {
-	u.InFlight.Add(1)
+	n := u.InFlight.Add(1)
 	u.begun.Add(1)
+	for most := u.most.Load(); n > most && !u.most.CompareAndSwap(most, n); {
+		most = u.most.Load()
+	}
 }
 
 // Busy reports whether requests need the engine: it works on legs, or has KV that has not come to decode.

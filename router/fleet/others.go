@@ -10,6 +10,7 @@ import (
 // Others is what other gateways have at an engine, all of them together.
 type Others struct {
 	InFlight int // legs
+	Most     int // legs at once lately; of several gateways, each one's together
 	Backlog  int // prompt tokens that the engine has yet to compute
 	forecast.Others
 }
@@ -17,9 +18,10 @@ type Others struct {
 // others is Others as choices read it; what is forecast stands with the engine's forecast.
 type others struct{ inFlight, backlog atomic.Int64 }
 
-// Own is what this gateway has at the engine, as other gateways are told.
+// Own is what this gateway has at the engine, as other gateways are told. Most is since the call before the last one, as they may miss one. Package peers
+// calls it.
 func (e *Engine) Own(now time.Time) Others {
-	return Others{InFlight: int(e.InFlight.Load()), Backlog: int(e.Backlog.Load()), Others: e.forecast.Own(Seconds(now))}
+	return Others{InFlight: int(e.InFlight.Load()), Most: e.mostLegs(), Backlog: int(e.Backlog.Load()), Others: e.forecast.Own(Seconds(now))}
 }
 
 // SetOthers notes what other gateways have at the engine; it holds until the next call. Package peers calls it.
@@ -27,7 +29,7 @@ func (e *Engine) SetOthers(o Others) {
 	e.others.inFlight.Store(int64(o.InFlight))
 	e.others.backlog.Store(int64(o.Backlog))
 	e.forecast.SetOthers(o.Others)
-	e.setElsewhere(o.InFlight)
+	e.setElsewhere(max(o.InFlight, o.Most))
 }
 
 // Elsewhere is how many legs other gateways have at the engine.

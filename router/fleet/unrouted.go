@@ -55,8 +55,9 @@ type reports struct {
 	mu        sync.Mutex
 	was, last reading       // the two latest; the zero value of at is that of none
 	due       time.Duration // from the last one to the next
-	elsewhere int           // legs of other gateways now
-	most      int           // the most of them since the last one
+	elsewhere int           // legs of other gateways, the most lately
+	most      int           // the most of them since the last report
+	told      int           // the most of this gateway, by the latest call of mostLegs
 
 	latest atomic.Pointer[unrouted] // what choices go by; nil before the first report
 }
@@ -79,6 +80,16 @@ func (e *Engine) CountLegs() CountedLegs {
 	c := CountedLegs{begun: e.begun.Load()} // first: a leg that begins now counts twice rather than not at all
 	c.inFlight = e.InFlight.Load()
 	return c
+}
+
+// mostLegs is how many legs this gateway has had at the engine at once, at most, since the call before the last one.
+func (e *Engine) mostLegs() int {
+	s := &e.reports
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.told
+	s.told = int(e.most.Swap(e.InFlight.Load()))
+	return max(before, s.told)
 }
 
 // NoteReport notes what the engine says of its requests. It was asked after before was counted, and is to be asked again when due is over.

@@ -27,15 +27,16 @@ type share struct {
 }
 
 // load is what a gateway has at one engine: requests in flight, prompt tokens yet to compute, answers, tokens that these hold, milliseconds until
-// the prompts are computed, and thousandths of the recent time in which prompts were computed.
-type load [6]int64
+// the prompts are computed, thousandths of the recent time in which prompts were computed, and the most requests in flight lately. Gateways of an older
+// version do not tell the last one.
+type load [7]int64
 
 func loadOf(o fleet.Others) load {
-	return load{int64(o.InFlight), int64(o.Backlog), int64(o.Streams), int64(o.Context), int64(o.Wait * 1000), int64(o.Prompts * 1000)}
+	return load{int64(o.InFlight), int64(o.Backlog), int64(o.Streams), int64(o.Context), int64(o.Wait * 1000), int64(o.Prompts * 1000), int64(o.Most)}
 }
 
 func (l load) others() fleet.Others {
-	return fleet.Others{InFlight: int(l[0]), Backlog: int(l[1]), Others: forecast.Others{
+	return fleet.Others{InFlight: int(l[0]), Most: int(l[6]), Backlog: int(l[1]), Others: forecast.Others{
 		Streams: int(l[2]), Context: int(l[3]), Wait: float64(l[4]) / 1000, Prompts: float64(l[5]) / 1000,
 	}}
 }
