@@ -38,6 +38,7 @@ func TestUnbegunUntilGiven(t *testing.T) {
 		{"served by another engine", connector.NameNone, routertest.StreamBody, map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoReset}}}, 200},
 	} {
 		t.Run(row.name, func(t *testing.T) {
+			t.Parallel() // what an engine that hangs may hold is waited for, for ten seconds
 			s := routertest.NewPool(t, row.connector, 1, 2, nil)
 			for _, e := range s.Engines() {
 				e.SetHabit(func(h *routertest.Habit) { h.Parrot = true })
