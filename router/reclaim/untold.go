@@ -3,7 +3,6 @@ package reclaim
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 )
@@ -78,7 +77,8 @@ func (r *Reclaimer) tellSome(ctx context.Context, of *untold) bool {
 			return true
 		}
 		p := of.pins[0]
-		of.pins = slices.Delete(of.pins, 0, 1) // which keeps nothing of it
+		of.pins[0] = untoldPin{} // else what is before the slice keeps its engine
+		of.pins = of.pins[1:]
 		of.mu.Unlock()
 		if !r.Leaks.holds(p.held, time.Now()) {
 			continue
