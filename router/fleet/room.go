@@ -76,8 +76,8 @@ func (f *Fleet) RoomFor(m *Model, adapter string, b *openai.Body, tenant string)
 // once. More than that of one request is thought to be what else the machine did.
 const askParts, askAtOnce = 4, 5 * time.Millisecond
 
-// Ready reports whether engines have room for the request now, beside requests with so many tokens that they are to be given and do not have yet. It does
-// not while asking takes too much of the time, with very many engines. One call ends before the next begins.
+// Ready reports whether engines have room for the request now. So many others, with so many tokens in all, have places and are not at engines yet: room
+// is left for them. It is false also while asking takes too much of the time, as with very many engines. One call ends before the next begins.
 func (r *RoomFor) Ready(unbegun, tokens int) (ready bool) {
 	began, asked := time.Now(), &r.selection.m.asked
 	if asked.Sub(began) > askParts*askAtOnce {
@@ -100,7 +100,7 @@ func (r *RoomFor) Ready(unbegun, tokens int) (ready bool) {
 	return k.m.rooms.Room(r.request, view, unbegun, tokens)
 }
 
-// Random is the chance that room was looked for by. The request's engines are to be chosen by it, too: else they may be others.
+// Random is the random number by which Ready looks for room. The request's engines must be chosen by the same one, or they may be other engines.
 func (r *RoomFor) Random() uint64 { return r.request.Random }
 
 // MaxWait is how long the request may wait, as policies.Objective.MaxWait has it.
