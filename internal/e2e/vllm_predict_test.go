@@ -33,7 +33,7 @@ func TestVLLMPredictsFirstTokens(t *testing.T) {
 	var g gateway
 	v.step(t, "start the gateway", func() {
 		g = serve(t, v.gateway, config{connector: way.connector, prefill: []backend{p.backend()}, decode: []backend{d.backend()}, more: "policy: {default: {policy: cost}}\n"})
-		g.warm(t)
+		g.warmed(t, p, d)
 	})
 	ask := func(prompt []uint32) {
 		body, _ := json.Marshal(map[string]any{"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": true, "stream": true, "stream_options": map[string]bool{"include_usage": true}})
