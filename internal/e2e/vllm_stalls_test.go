@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -88,28 +86,4 @@ func idle(t *testing.T, e engine) bool {
 	t.Helper()
 	c := scrape(t, e.url)
 	return must(t, c, "vllm:num_requests_running") == 0 && must(t, c, "vllm:num_requests_waiting") == 0
-}
-
-// inner are the processes of an engine but its HTTP server: the engine core and the workers.
-func (e engine) inner(t *testing.T) (pids []int) {
-	t.Helper()
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range stats {
-		stat, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended
-		}
-		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if group, _ := strconv.Atoi(fields[2]); group == e.cmd.Process.Pid && pid != group {
-			pids = append(pids, pid)
-		}
-	}
-	if len(pids) < 2 {
-		t.Fatalf("%s has the inner processes %v; want an engine core and a worker at least", e.name, pids)
-	}
-	return pids
 }

@@ -12,13 +12,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // vllm is the installation the test runs, the model it serves and the answers it must give.
@@ -207,23 +204,7 @@ func (e engine) up(t *testing.T) {
 	t.Helper()
 	e.ready(t, e.url+"/health", started)
 	e.unpin(t)
-}
-
-// unpin lets the threads of the engine use all CPUs. The workers of two engines pin their main threads to one and the same CPU, whatever
-// they are told, where these compete with a thread of NIXL that polls all the time: each waits for the others for 30 s and longer.
-func (e engine) unpin(t *testing.T) {
-	t.Helper()
-	var all unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		t.Fatal(err)
-	}
-	for _, pid := range e.inner(t) {
-		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
-		for _, path := range threads {
-			tid, _ := strconv.Atoi(filepath.Base(path))
-			_ = unix.SchedSetaffinity(tid, &all) // one that has ended needs none
-		}
-	}
+	e.lowerSpinning(t)
 }
 
 // record asks one aggregated instance every scenario of the kinds and keeps its answers. more asks what else is to be known of it.
