@@ -49,12 +49,12 @@ type Choosing struct {
 // ObjectiveRule is what requests are to keep.
 type ObjectiveRule struct {
 	// TTFT is the time to the first token; default 2s.
-	TTFT time.Duration `yaml:"ttft"`
+	TTFT *time.Duration `yaml:"ttft"`
 	// ITL is the time between tokens: in the mean of an answer, and of a hundred tokens at most one is to come later; default 50ms.
-	ITL time.Duration `yaml:"itl"`
+	ITL *time.Duration `yaml:"itl"`
 	// Tolerance is by which part of an objective predicted times are thought to be wrong, above 0 and at most 1; default 0.05. With more of it paths
 	// with a reserve are preferred.
-	Tolerance float64 `yaml:"tolerance"`
+	Tolerance *float64 `yaml:"tolerance"`
 	// LateWeight is what each further ttft counts that passes before a first token, beside 1 for a request that misses its objective, 0 to 1;
 	// default 0.005. With more of it the longest prompts wait less under overload, and fewer requests keep their objective.
 	LateWeight *float64 `yaml:"late_weight"`
@@ -173,13 +173,13 @@ func (c Choosing) withDefaults() Choosing {
 			c.Policy = byRoles
 		}
 	}
-	zero, lateWeight := 0, .005
+	zero, ttft, itl, tolerance, lateWeight := 0, 2*time.Second, 50*time.Millisecond, .05, .005
 	return c.or(Choosing{
 		Split:   SplitRule{MinPromptTokens: &zero, OnNoPrefill: aggregate},
 		Prefill: Role{Policy: "least_load"},
 		Decode:  Role{Policy: "least_load"},
 
-		Objective:    ObjectiveRule{TTFT: 2 * time.Second, ITL: 50 * time.Millisecond, Tolerance: .05, LateWeight: &lateWeight},
+		Objective:    ObjectiveRule{TTFT: &ttft, ITL: &itl, Tolerance: &tolerance, LateWeight: &lateWeight},
 		AfterFailure: Cut,
 	})
 }
@@ -202,13 +202,13 @@ func (c Choosing) or(d Choosing) Choosing {
 	default:
 		c.Policy = d.Policy
 	}
-	if c.Objective.TTFT == 0 {
+	if c.Objective.TTFT == nil {
 		c.Objective.TTFT = d.Objective.TTFT
 	}
-	if c.Objective.ITL == 0 {
+	if c.Objective.ITL == nil {
 		c.Objective.ITL = d.Objective.ITL
 	}
-	if c.Objective.Tolerance == 0 {
+	if c.Objective.Tolerance == nil {
 		c.Objective.Tolerance = d.Objective.Tolerance
 	}
 	if c.Objective.LateWeight == nil {
@@ -299,14 +299,14 @@ func (c Choosing) validate(at string) error {
 	if c.Policy != "" && c.Policy != byRoles && c.Policy != byCost {
 		errs = append(errs, field.Errorf(at+".policy", "is %q; want %s or %s", c.Policy, byRoles, byCost))
 	}
-	if o := c.Objective; o.TTFT < 0 {
-		errs = append(errs, field.Errorf(at+".objective.ttft", "is %v; want more than 0", o.TTFT))
+	if t := c.Objective.TTFT; t != nil && *t <= 0 {
+		errs = append(errs, field.Errorf(at+".objective.ttft", "is %v; want more than 0", *t))
 	}
-	if o := c.Objective; o.ITL < 0 {
-		errs = append(errs, field.Errorf(at+".objective.itl", "is %v; want more than 0", o.ITL))
+	if t := c.Objective.ITL; t != nil && *t <= 0 {
+		errs = append(errs, field.Errorf(at+".objective.itl", "is %v; want more than 0", *t))
 	}
-	if n := c.Objective.Tolerance; !(n >= 0 && n <= 1) {
-		errs = append(errs, field.Errorf(at+".objective.tolerance", "is %v; want more than 0, at most 1", n))
+	if n := c.Objective.Tolerance; n != nil && !(*n > 0 && *n <= 1) {
+		errs = append(errs, field.Errorf(at+".objective.tolerance", "is %v; want more than 0, at most 1", *n))
 	}
 	if n := c.Objective.LateWeight; n != nil && !(*n >= 0 && *n <= 1) {
 		errs = append(errs, field.Errorf(at+".objective.late_weight", "is %v; want 0 to 1", *n))

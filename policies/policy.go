@@ -56,7 +56,7 @@ func newRule(name string, models []string, c Choosing) rule {
 		reject:    c.Split.OnNoPrefill == reject,
 		after:     c.AfterFailure,
 		cost:      c.Policy == byCost,
-		objective: Objective{TTFT: c.Objective.TTFT.Seconds(), ITL: c.Objective.ITL.Seconds(), Tolerance: c.Objective.Tolerance, LateWeight: *c.Objective.LateWeight},
+		objective: Objective{TTFT: c.Objective.TTFT.Seconds(), ITL: c.Objective.ITL.Seconds(), Tolerance: *c.Objective.Tolerance, LateWeight: *c.Objective.LateWeight},
 		prefill:   newRole(c.Prefill),
 		decode:    newRole(c.Decode),
 		receiving: newRole(receiving(c.Decode)),

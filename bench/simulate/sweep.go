@@ -250,7 +250,7 @@ func Baselines(n int) ([]System, error) {
 
 // Cost is the policy cost on n engines of either role.
 func Cost(n int, slo load.SLO) (System, error) {
-	p, err := policies.New(policies.Config{Default: policies.Choosing{Policy: "cost", Objective: policies.ObjectiveRule{TTFT: slo.Ttft, ITL: slo.Tpot}}})
+	p, err := policies.New(policies.Config{Default: policies.Choosing{Policy: "cost", Objective: policies.ObjectiveRule{TTFT: &slo.Ttft, ITL: &slo.Tpot}}})
 	return System{Layout: Layout{Either: n}, Name: "cost", Policy: p}, err
 }
 

@@ -107,8 +107,9 @@ func Load(path string) (*Loaded, error) {
 func Parse(path string, b []byte) (*Loaded, error) {
 	var c File
 	f := yamlfile.Decode(path, b, &c)
-	for _, section := range []string{"timeouts", "limits", "health", "queue"} {
-		f.CheckZeros(section)
+	for _, key := range []string{"timeouts", "limits", "health", "queue", "migration.max_idle", "migration.memory", "migration.min_tokens",
+		"migration.per_engine", "migration.pinned_share", "migration.timeout", "migration.tokens_per_second"} {
+		f.CheckZeros(key)
 	}
 	c = c.withDefaults()
 	f.Check(c.Validate())

@@ -121,12 +121,12 @@ func (f *File) consequence(path string) bool {
 	})
 }
 
-// CheckZeros adds a mistake for each number and each time under the dotted key of a section that the file gives as 0, unless its
+// CheckZeros adds a mistake for each number and each time at a dotted key, or under it, that the file gives as 0, unless its
 // field is a pointer: any other field cannot tell that 0 from a key that is left out, which stands for a default.
-func (f *File) CheckZeros(section string) {
+func (f *File) CheckZeros(at string) {
 	for _, key := range slices.Sorted(maps.Keys(f.nodes)) {
 		n := f.nodes[key]
-		if !strings.HasPrefix(key, section+".") || n.want == nil || n.yaml.Kind != yaml.ScalarNode || n.yaml.ShortTag() == "!!null" {
+		if key != at && !strings.HasPrefix(key, at+".") || n.want == nil || n.yaml.Kind != yaml.ScalarNode || n.yaml.ShortTag() == "!!null" {
 			continue
 		}
 		switch v := reflect.New(n.want); n.want.Kind() {

@@ -140,6 +140,11 @@ f.yaml:4: limits.share is 0.0; want more than 0, or no such key for the default`
 	if diff := cmp.Diff(f.Err().Error(), want); diff != "" {
 		t.Error("messages (-got +want):\n" + diff)
 	}
+	f = Decode("f.yaml", []byte("limits: {size: 0, wait: 0s}\n"), &o)
+	f.CheckZeros("limits.wait")
+	if got, want := fmt.Sprint(f.Err()), "f.yaml:1: limits.wait is 0s; want more than 0, or no such key for the default"; got != want {
+		t.Errorf("of one key: %s; want %s", got, want)
+	}
 	f = Decode("f.yaml", []byte("limits:\n  size: 1\n  wait:\n"), &o)
 	if f.CheckZeros("limits"); f.Err() != nil {
 		t.Error(f.Err())
