@@ -72,12 +72,19 @@ func (p *bodyParser) batch(param string) {
 		ok = p.look(forContent, p.depth+1)
 	}
 	p.body.Prompts = max(n, 1)
-	p.cap(param, n, p.lim.Prompts)
+	p.capLength(param, n, p.lim.Prompts)
 }
 
 func (p *bodyParser) cap(param string, n, most int) {
 	if most > 0 && n > most {
 		p.refuse(reason.OverCap, param, fmt.Sprintf("must be at most %d", most))
+	}
+}
+
+// capLength is cap for the length of a list.
+func (p *bodyParser) capLength(param string, n, most int) {
+	if most > 0 && n > most {
+		p.refuse(reason.OverCap, param, fmt.Sprintf("must have at most %d elements", most))
 	}
 }
 
@@ -128,7 +135,7 @@ func (p *bodyParser) stop(param string) {
 			p.refuse(reason.BadField, param, want)
 		}
 	}
-	p.cap(param, n, p.lim.Stop)
+	p.capLength(param, n, p.lim.Stop)
 }
 
 // text reads a string, decoded. Null is the empty one.
@@ -200,7 +207,7 @@ func (p *bodyParser) prompts() {
 		p.refuse(reason.BadField, "prompt", "must not be empty")
 	case first != '0':
 		b.Prompts = n
-		p.cap("prompt", n, p.lim.Prompts)
+		p.capLength("prompt", n, p.lim.Prompts)
 	}
 }
 

@@ -124,7 +124,7 @@ func (p *bodyParser) readPrompt(f *member) {
 	case meansPromptLogprobs:
 		p.promptLogprobs = p.logprobs(f.param)
 	case meansLogprobIDs:
-		p.cap(f.param, p.many(), p.lim.Logprobs)
+		p.capLength(f.param, p.many(), p.lim.Logprobs)
 	case meansEmbeds:
 		p.embeds = p.given()
 	case meansStop:

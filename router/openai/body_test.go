@@ -146,6 +146,30 @@ func TestParseBodyRefusals(t *testing.T) {
 	}
 }
 
+// TestBoundsAreTold: the message says whether a number is too large or a list too long.
+func TestBoundsAreTold(t *testing.T) {
+	lim := Limits{N: 4, Prompts: 2, Stop: 2, Logprobs: 5}
+	tests := []struct {
+		name  string
+		shape Shape
+		in    string
+		want  string
+	}{
+		{"number", ShapeCompletions, `{"n":5}`, "n must be at most 4."},
+		{"stop", ShapeCompletions, `{"stop":["a","b","c"]}`, "stop must have at most 2 elements."},
+		{"prompts", ShapeCompletions, `{"prompt":["a","b","c"]}`, "prompt must have at most 2 elements."},
+		{"conversations", ShapeBatch, `{"messages":[[{}],[{}],[{}]]}`, "messages must have at most 2 elements."},
+		{"tokens", ShapeChat, `{"logprob_token_ids":[1,2,3,4,5,6]}`, "logprob_token_ids must have at most 5 elements."},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := ParseBody(tt.shape, []byte(tt.in), lim); err == nil || err.Msg != tt.want {
+				t.Errorf("got %v; want %s", err, tt.want)
+			}
+		})
+	}
+}
+
 func TestSplice(t *testing.T) {
 	tests := []struct {
 		name, in, prefill, decode string
