@@ -244,7 +244,9 @@ func (p *pricing) giving(e *Engine, w *Work, at int, wait float64) part {
 		out.streams = float64(w.Streams) * (p.keepsITL(itl) - p.keepsITL(itl+longer))
 	}
 	out.gaps = p.gap * (w.Prompts*p.answer*out.seconds + wait) * w.Speed.LongGaps
-	out.within = p.keepsITL(out.seconds)
+	if out.within = p.keepsITL(out.seconds); e.Out {
+		out.within = 0 // the request is thought to fail
+	}
 	return out
 }
 

@@ -50,6 +50,7 @@ func TestCost(t *testing.T) {
 	demand := Demand{Rate: 4, Answer: 100, LongGaps: 10, Error: .1, Move: [3]float64{.001, 1e-6, 0}}
 	never := func(int, int) bool { return false }
 	busy := func(k known, prompts float64) known { k.Prompts = prompts; return k }
+	out := func(k known) known { k.Out = true; return k }
 	type answer struct {
 		Prefill, Decode int
 		Reason          Reason
@@ -78,6 +79,8 @@ func TestCost(t *testing.T) {
 		{name: "no prefill", q: Request{PromptTokens: 5000}, decode: []known{at(0, 9, 0)}, want: answer{-1, 0, NoPrefill}},
 		{name: "decode serves none alone", q: Request{PromptTokens: 1000, MustSplit: true}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 0, 0)}, want: answer{0, 0, Split}},
 		{name: "decode serves none alone and nobody pairs", q: Request{PromptTokens: 1000, MustSplit: true}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 0, 0)}, pairable: never, want: answer{-1, -1, NoPair}},
+		{name: "what is out fails its requests", q: Request{PromptTokens: 1000}, decode: []known{out(at(0, 0, 900)), at(.1, 3, 0)}, want: answer{-1, 1, NoPrefill}},
+		{name: "what is out is asked where the others are late", q: Request{PromptTokens: 1000}, decode: []known{out(at(0, 0, 0)), at(9, 20, 0)}, want: answer{-1, 0, NoPrefill}},
 		{name: "no decode", q: Request{PromptTokens: 1000}, prefill: []known{at(0, 0, 0)}, want: answer{-1, -1, NoDecode}},
 		{name: "short", more: ", split: {min_prompt_tokens: 600}", q: Request{PromptTokens: 500}, prefill: []known{at(0, 0, 0)}, decode: []known{at(0, 40, 0)}, want: answer{-1, 0, ShortPrompt}},
 		{name: "unsplittable", q: Request{PromptTokens: 5000, Unsplittable: "n>1"}, prefill: []known{at(0, 0, 0)}, decode: []known{at(1, 9, 0), at(0, 9, 0)}, want: answer{-1, 1, "n>1"}},

@@ -15,6 +15,7 @@ package policies
 type Engine struct {
 	Name   string
 	Usable bool // healthy, and not tried before by the same request
+	Out    bool // its latest requests have failed: it is usable only because too many engines are out
 	// Adapter is for scorers that look at adapters alone, as far as the engine says.
 	Adapter  AdapterState
 	InFlight int // requests that it has, as far as is known, whoever has sent them

@@ -96,6 +96,27 @@ func TestFault64AllFail(t *testing.T) {
 	})
 }
 
+// TestPanicModeSparesWhatWorks: where most engines are out and one works, the policy cost gives requests to that one.
+func TestPanicModeSparesWhatWorks(t *testing.T) {
+	s := routertest.NewPool(t, connector.NameNone, 0, 3, nil)
+	s.Config.Health.Failures, s.Config.Health.BaseEjectionTime, s.Config.Health.MaxEjectionTime = 2, time.Hour, time.Hour
+	s.Config.Limits.RetryFloor = new(1 << 20)
+	g := routertest.Start(t, s.Config, router.Parts{Planner: policies.Default()})
+	s.SetFaults(map[string][]routertest.Fault{"decode-0": {{Do: routertest.DoError}}, "decode-1": {{Do: routertest.DoError}}})
+	routertest.Eventually(t, "two are out", func() bool {
+		g.MustServe(1, routertest.PlainBody)
+		return g.EngineStats("decode-0").State == "open" && g.EngineStats("decode-1").State == "open"
+	})
+	failed := s.Cluster.Count("decode-0", "") + s.Cluster.Count("decode-1", "")
+	g.MustServe(20, routertest.PlainBody)
+	if len(g.Router.Stats().PanicModes) != 1 {
+		t.Error("not in panic mode")
+	}
+	if again := s.Cluster.Count("decode-0", "") + s.Cluster.Count("decode-1", "") - failed; again > 0 {
+		t.Errorf("%d of 20 requests went to an engine that is out", again)
+	}
+}
+
 // TestFault63OverloadedEngineRests: an engine that refuses a request for being overloaded gets none for a moment, and that is
 // all that is held against it.
 func TestFault63OverloadedEngineRests(t *testing.T) {

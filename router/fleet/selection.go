@@ -168,7 +168,8 @@ func (k *Selection) list(dst []policies.Engine, engines []*Engine, percent int) 
 		}
 		switch e.Health.Standing(k.Now, slowStart).Out {
 		case health.Answers, health.Streams:
-			dst[i].Usable = panics || k.isProbe(e)
+			probe := k.isProbe(e)
+			dst[i].Usable, dst[i].Out = panics || probe, !probe
 		case health.Slow:
 			dst[i].Usable = true
 		case health.Overloaded:
