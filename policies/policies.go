@@ -72,8 +72,6 @@ type Request struct {
 	Session uint64
 	// Objective is what this request is to keep, for the policy cost; what is 0 is the rule's.
 	Objective Objective
-	// Random is in place of Draw.Random if it is not 0: so Room looks at the engines that Choose takes by that.
-	Random uint64
 }
 
 // Draw is the chance of one decision, so that Choose itself has none.

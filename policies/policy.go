@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -130,7 +129,6 @@ func (p *Policy) Choose(q Request, f Fleet, d Draw) Choice { return p.choose(q, 
 
 func (p *Policy) choose(q Request, f Fleet, d Draw, told *explainer) Choice {
 	r := p.match(q.Model)
-	d.Random = cmp.Or(q.Random, d.Random)
 	reason := Split
 	switch {
 	case q.Unsplittable != "":

@@ -19,18 +19,19 @@ const (
 )
 
 // OnIdle is what would be chosen for a request if the engines had nothing to do.
-func (p *Policy) OnIdle(q Request, f Fleet) Choice {
+func (p *Policy) OnIdle(q Request, f Fleet, d Draw) Choice {
 	f.Forecast = f.Forecast.Idle()
-	return p.Choose(q, f, Draw{})
+	return p.Choose(q, f, d)
 }
 
 // Room reports whether engines can be given a request now: on the path that it would take its prompt waits little to be computed, and it breaks few
-// objectives that it would not break on idle engines. Of a request that would miss its own in any case it is the others' that count. Engines are to be
-// given so many requests besides that are not in the forecast, with prompts of so many tokens in all.
-func (p *Policy) Room(q Request, f Fleet, unbegun, tokens int) bool {
+// objectives that it would not break on idle engines. Of a request that would miss its own in any case it is the others' that count. The request must then
+// be chosen for by the same draw, or it may go to other engines. Engines are to be given so many requests besides that are not in the forecast, with
+// prompts of so many tokens in all.
+func (p *Policy) Room(q Request, f Fleet, d Draw, unbegun, tokens int) bool {
 	f.Forecast = f.with(unbegun, tokens)
-	now := p.Choose(q, f, Draw{})
-	return now.Decode < 0 || p.waitsLittle(&q, f.Forecast, &now) && (now.Breaks <= mostBroken || now.Breaks-p.OnIdle(q, f).Breaks <= mostBroken)
+	now := p.Choose(q, f, d)
+	return now.Decode < 0 || p.waitsLittle(&q, f.Forecast, &now) && (now.Breaks <= mostBroken || now.Breaks-p.OnIdle(q, f, d).Breaks <= mostBroken)
 }
 
 // waitsLittle reports whether the engine that is to compute the prompt begins with it soon. A request that may come later than others waits for that in the
@@ -52,11 +53,11 @@ const longestRoom = 60
 
 // RoomIn is after how many seconds engines are thought to have room for a request, if they do what they have to do now and are given nothing else: at
 // most longestRoom. Answers are thought to end evenly until the last one has.
-func (p *Policy) RoomIn(q Request, f Fleet) float64 {
+func (p *Policy) RoomIn(q Request, f Fleet, d Draw) float64 {
 	works := f.Forecast
 	has := func(at float64) bool {
 		f.Forecast = works.after(at)
-		return p.Room(q, f, 0, 0)
+		return p.Room(q, f, d, 0, 0)
 	}
 	if has(0) {
 		return 0

@@ -19,29 +19,29 @@ func TestRoom(t *testing.T) {
 	} {
 		f := fleetOf(nil, row.decode, Demand{Answer: 100})
 		q := Request{PromptTokens: 1000, Unsplittable: Aggregated}
-		if got := p.Room(q, f, 0, 0); got != row.want {
+		if got := p.Room(q, f, Draw{}, 0, 0); got != row.want {
 			t.Errorf("%s: room %v; want %v", name, got, row.want)
 		}
 	}
 	for ttft, want := range map[float64]bool{1: false, 2: true, 3600: true} { // of the request's own; the policy's is 2 s
 		for wait, room := range map[float64]bool{.2: want, .6: false} {
 			q := Request{PromptTokens: 1000, Unsplittable: Aggregated, Objective: Objective{TTFT: ttft}}
-			if got := p.Room(q, fleetOf(nil, []known{at(wait, 0, 0)}, Demand{Answer: 100}), 0, 0); got != room {
+			if got := p.Room(q, fleetOf(nil, []known{at(wait, 0, 0)}, Demand{Answer: 100}), Draw{}, 0, 0); got != room {
 				t.Errorf("for a request that is to begin within %v s, where %v s of prompts wait: room %v; want %v", ttft, wait, got, room)
 			}
 		}
 	}
 	split := fleetOf([]known{at(0, 0, 0)}, []known{at(0, 25, 0)}, Demand{Answer: 100, Move: [3]float64{.5}})
-	if q := (Request{PromptTokens: 2000}); !p.Choose(q, split, Draw{}).Split || !p.Room(q, split, 0, 0) {
+	if q := (Request{PromptTokens: 2000}); !p.Choose(q, split, Draw{}).Split || !p.Room(q, split, Draw{}, 0, 0) {
 		t.Errorf("a prefill engine that does nothing has no room because a hand-off takes longer than idle engines would without: %+v", p.Choose(q, split, Draw{}))
 	}
 	q := Request{PromptTokens: 100_000, Unsplittable: Aggregated} // 11 s
-	if f := fleetOf(nil, []known{at(0, 0, 0)}, Demand{}); !p.Room(q, f, 0, 0) {
+	if f := fleetOf(nil, []known{at(0, 0, 0)}, Demand{}); !p.Room(q, f, Draw{}, 0, 0) {
 		t.Error("an idle engine has no room for what it cannot serve in time")
 	}
 	f := fleetOf(nil, []known{at(0, 0, 0)}, Demand{})
 	f.Decode[0].Usable = false
-	if !p.Room(q, f, 0, 0) {
+	if !p.Room(q, f, Draw{}, 0, 0) {
 		t.Error("a request waits for room where no engine can be used; want it to go on, and be told that")
 	}
 }
@@ -65,7 +65,7 @@ func TestRoomBesideUnbegun(t *testing.T) {
 		"one with a prompt of no tokens": {[]known{at(0, 0, 0)}, 1, 0, true},
 	} {
 		f := fleetOf(nil, row.decode, Demand{Answer: 100})
-		if got := p.Room(q, f, row.unbegun, row.tokens); got != row.want {
+		if got := p.Room(q, f, Draw{}, row.unbegun, row.tokens); got != row.want {
 			t.Errorf("%s: room %v; want %v", name, got, row.want)
 		}
 		if f.Forecast.Decode[0] != row.decode[0].Work {
@@ -74,8 +74,8 @@ func TestRoomBesideUnbegun(t *testing.T) {
 	}
 	split := fleetOf([]known{at(0, 0, 0), at(0, 0, 0)}, []known{at(0, 25, 0)}, Demand{Answer: 100})
 	split.Prefill[1].Usable = false
-	if q := (Request{PromptTokens: 1000, MustSplit: true}); !p.Room(q, split, 1, 1000) || p.Room(q, split, 3, 3000) {
-		t.Errorf("a prefill engine of two that can be used has room beside one prompt: %v, beside three: %v; want true and false", p.Room(q, split, 1, 1000), p.Room(q, split, 3, 3000))
+	if q := (Request{PromptTokens: 1000, MustSplit: true}); !p.Room(q, split, Draw{}, 1, 1000) || p.Room(q, split, Draw{}, 3, 3000) {
+		t.Errorf("a prefill engine of two that can be used has room beside one prompt: %v, beside three: %v; want true and false", p.Room(q, split, Draw{}, 1, 1000), p.Room(q, split, Draw{}, 3, 3000))
 	}
 }
 
@@ -112,7 +112,7 @@ func TestRoomIn(t *testing.T) {
 		"hours":             {[]known{at(9999, 0, 0)}, longestRoom, longestRoom},
 	} {
 		f := fleetOf(nil, row.decode, Demand{Answer: 100})
-		if got := p.RoomIn(Request{PromptTokens: 1000, Unsplittable: Aggregated}, f); got < row.least || got > row.most {
+		if got := p.RoomIn(Request{PromptTokens: 1000, Unsplittable: Aggregated}, f, Draw{}); got < row.least || got > row.most {
 			t.Errorf("%s: room in %v s; want %v to %v", name, got, row.least, row.most)
 		}
 		if f.Forecast.Decode[0] != row.decode[0].Work {
@@ -128,13 +128,14 @@ func TestRoomIsAtTheChosenEngine(t *testing.T) {
 	f.Decode[1].Share = .2
 	chosen := [2]int{}
 	for i := range uint64(200) {
-		q := Request{PromptTokens: 1000, Unsplittable: Aggregated, Random: mix(i + 1)}
-		c := p.Choose(q, f, Draw{Turn: i, Random: mix(^i)})
+		q := Request{PromptTokens: 1000, Unsplittable: Aggregated}
+		draw := Draw{Random: mix(i + 1)}
+		c := p.Choose(q, f, Draw{Turn: i, Random: draw.Random})
 		chosen[c.Decode]++
-		if room := p.Room(q, f, 0, 0); room != (c.Decode == 1) {
+		if room := p.Room(q, f, draw, 0, 0); room != (c.Decode == 1) {
 			t.Fatalf("room %v for a request that goes to engine %d", room, c.Decode)
 		}
-		if idle := p.OnIdle(q, f); idle.Decode != c.Decode {
+		if idle := p.OnIdle(q, f, draw); idle.Decode != c.Decode {
 			t.Fatalf("it is thought to go to engine %d, and goes to %d", idle.Decode, c.Decode)
 		}
 	}

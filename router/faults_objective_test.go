@@ -14,15 +14,15 @@ import (
 // oneByOne is the policy cost, but for engines that have room for one request at a time and take 0.9 s for each prompt.
 type oneByOne struct{ *policies.Policy }
 
-func (oneByOne) OnIdle(policies.Request, policies.Fleet) policies.Choice {
+func (oneByOne) OnIdle(policies.Request, policies.Fleet, policies.Draw) policies.Choice {
 	return policies.Choice{TTFT: .9}
 }
 
-func (oneByOne) Room(_ policies.Request, f policies.Fleet, unbegun, _ int) bool {
+func (oneByOne) Room(_ policies.Request, f policies.Fleet, _ policies.Draw, unbegun, _ int) bool {
 	return f.Decode[0].InFlight+unbegun == 0
 }
 
-func (oneByOne) RoomIn(policies.Request, policies.Fleet) float64 { return 2.4 }
+func (oneByOne) RoomIn(policies.Request, policies.Fleet, policies.Draw) float64 { return 2.4 }
 
 // TestFault63Objective sends eight requests at once to an engine that has room for one. It takes 0.9 s for a prompt and 2.7 s for an answer; the
 // objective is 2 s. A request is refused when it can no longer be in time, and told when there should be room. An idle engine serves whatever comes,

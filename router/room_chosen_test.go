@@ -19,11 +19,11 @@ type drawing struct {
 	asked, chosen []uint64
 }
 
-func (d *drawing) Room(q policies.Request, f policies.Fleet, unbegun, tokens int) bool {
+func (d *drawing) Room(q policies.Request, f policies.Fleet, draw policies.Draw, unbegun, tokens int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.asked = append(d.asked, q.Random)
-	return d.roomy.Room(q, f, unbegun, tokens)
+	d.asked = append(d.asked, draw.Random)
+	return d.roomy.Room(q, f, draw, unbegun, tokens)
 }
 
 func (d *drawing) Choose(q policies.Request, f policies.Fleet, draw policies.Draw) policies.Choice {

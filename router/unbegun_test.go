@@ -16,11 +16,13 @@ type roomy struct{ routertest.FirstUsable }
 
 func (roomy) Costs(string) bool                   { return true }
 func (roomy) Objective(string) policies.Objective { return policies.Default().Objective("") }
-func (roomy) OnIdle(policies.Request, policies.Fleet) policies.Choice {
+func (roomy) OnIdle(policies.Request, policies.Fleet, policies.Draw) policies.Choice {
 	return policies.Choice{TTFT: .1}
 }
-func (roomy) Room(_ policies.Request, _ policies.Fleet, unbegun, _ int) bool { return unbegun == 0 }
-func (roomy) RoomIn(policies.Request, policies.Fleet) float64                { return 1 }
+func (roomy) Room(_ policies.Request, _ policies.Fleet, _ policies.Draw, unbegun, _ int) bool {
+	return unbegun == 0
+}
+func (roomy) RoomIn(policies.Request, policies.Fleet, policies.Draw) float64 { return 1 }
 
 // TestUnbegunUntilGiven: a request counts as one that engines do not have yet until they do, so others find room beside its long answer. Whatever their
 // ends are, they do not count afterwards.

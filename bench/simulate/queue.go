@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdrouter/bench/load"
+	"pdrouter/policies"
 	"pdrouter/router/admission"
 	"pdrouter/router/reason"
 )
@@ -60,10 +61,10 @@ func (q *queue) arrive(nth int, t load.Request) error {
 	q.now = t.At
 	ask := q.r.request(t)
 	q.r.look(t, t.At.Seconds())
-	idle := q.r.Policy.OnIdle(ask, q.r.view)
+	idle := q.r.Policy.OnIdle(ask, q.r.view, policies.Draw{})
 	request := admission.Request{Arrived: wall(t.At), Prompt: t.Input, Ready: func(unbegun, tokens int) bool {
 		q.r.look(t, q.now.Seconds())
-		return q.r.Policy.Room(ask, q.r.view, unbegun, tokens)
+		return q.r.Policy.Room(ask, q.r.view, policies.Draw{}, unbegun, tokens)
 	}}
 	if slot, ok := q.q.TryAcquire(request, wall(t.At)); ok {
 		return q.r.give(nth, t, t.At, slot)
@@ -103,7 +104,7 @@ func (q *queue) pass(now time.Duration) error {
 	for _, w := range q.waiting {
 		if w.until <= now {
 			q.r.look(w.of, now.Seconds())
-			told := time.Duration(q.r.Policy.RoomIn(q.r.request(w.of), q.r.view) * float64(time.Second))
+			told := time.Duration(q.r.Policy.RoomIn(q.r.request(w.of), q.r.view, policies.Draw{}) * float64(time.Second))
 			q.r.result.Refusals = append(q.r.result.Refusals, Refusal{Told: told, nth: w.nth, at: now})
 			q.q.Drop(w.Waiter, reason.Objective, wall(now))
 		}

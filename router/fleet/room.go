@@ -11,10 +11,12 @@ import (
 // roomPlanner is a policy that says when engines have room for a request.
 type roomPlanner interface {
 	Costs(model string) bool
-	OnIdle(q policies.Request, f policies.Fleet) policies.Choice
-	Room(q policies.Request, f policies.Fleet, unbegun, tokens int) bool
-	RoomIn(q policies.Request, f policies.Fleet) float64
+	OnIdle(q policies.Request, f policies.Fleet, d policies.Draw) policies.Choice
+	Room(q policies.Request, f policies.Fleet, d policies.Draw, unbegun, tokens int) bool
+	RoomIn(q policies.Request, f policies.Fleet, d policies.Draw) float64
 }
+
+var _ roomPlanner = (*policies.Policy)(nil)
 
 // noteObjectives has requests of those models wait for room whose policy prices paths.
 func (f *Fleet) noteObjectives(by bool) {
@@ -47,6 +49,7 @@ func (m *Model) oneMore(running, waiting int) int {
 type RoomFor struct {
 	selection Selection
 	request   policies.Request
+	draw      policies.Draw // by which room is looked for
 	objective policies.Objective
 	idle      float64 // seconds until its first token on idle engines, as of when it came
 }
@@ -56,7 +59,7 @@ func (f *Fleet) RoomFor(m *Model, adapter string, b *openai.Body, tenant string)
 	if m.rooms == nil {
 		return nil
 	}
-	r := &RoomFor{selection: Selection{dryRun: true}, objective: ObjectiveOf(b)}
+	r := &RoomFor{selection: Selection{dryRun: true}, draw: policies.Draw{Random: max(1, rand.Uint64())}, objective: ObjectiveOf(b)}
 	if r.objective.TTFT == 0 {
 		r.objective.TTFT = m.objective.TTFT
 	}
@@ -65,10 +68,10 @@ func (f *Fleet) RoomFor(m *Model, adapter string, b *openai.Body, tenant string)
 	k.Begin(Excluded{}, true)
 	k.FindPrompt(b, tenant)
 	r.request = k.complete(policies.Request{
-		Model: m.Name, PromptTokens: b.PromptTokens(), Unsplittable: policies.Reason(b.Unsplittable), Objective: r.objective, Random: max(1, rand.Uint64()),
+		Model: m.Name, PromptTokens: b.PromptTokens(), Unsplittable: policies.Reason(b.Unsplittable), Objective: r.objective,
 	})
 	view, _, _ := k.view()
-	r.idle = float64(m.rooms.OnIdle(r.request, view).TTFT)
+	r.idle = float64(m.rooms.OnIdle(r.request, view, r.draw).TTFT)
 	return r
 }
 
@@ -97,11 +100,11 @@ func (r *RoomFor) Ready(unbegun, tokens int) (ready bool) {
 	k := &r.selection
 	k.Begin(Excluded{}, true)
 	view, _, _ := k.view()
-	return k.m.rooms.Room(r.request, view, unbegun, tokens)
+	return k.m.rooms.Room(r.request, view, r.draw, unbegun, tokens)
 }
 
 // Random is the random number by which Ready looks for room. The request's engines must be chosen by the same one, or they may be other engines.
-func (r *RoomFor) Random() uint64 { return r.request.Random }
+func (r *RoomFor) Random() uint64 { return r.draw.Random }
 
 // MaxWait is how long the request may wait, as policies.Objective.MaxWait has it.
 func (r *RoomFor) MaxWait(draw uint64) (wait time.Duration, bounded bool) {
@@ -119,7 +122,7 @@ func (r *RoomFor) In() (after time.Duration) {
 	k := &r.selection
 	k.Begin(Excluded{}, true)
 	view, _, _ := k.view()
-	return time.Duration(k.m.rooms.RoomIn(r.request, view) * float64(time.Second))
+	return time.Duration(k.m.rooms.RoomIn(r.request, view, r.draw) * float64(time.Second))
 }
 
 // End gives back what the request holds.

@@ -24,7 +24,7 @@ type slowRooms struct {
 	room         *atomic.Bool
 }
 
-func (r slowRooms) Room(policies.Request, policies.Fleet, int, int) bool {
+func (r slowRooms) Room(policies.Request, policies.Fleet, policies.Draw, int, int) bool {
 	time.Sleep(time.Duration(r.takes.Load()))
 	r.asked.Add(1)
 	return r.room.Load()
