@@ -149,6 +149,33 @@ func TestOnlyEngineWarmsUp(t *testing.T) {
 	}
 }
 
+// TestBusyAfterWarmUp: an engine that takes half a minute for its first prompts and little for the next ones is not thought to be busy with these for as
+// long as they were thought to take.
+func TestBusyAfterWarmUp(t *testing.T) {
+	for _, together := range []int{1, 8} {
+		e, now := NewModel().NewEngine(), 0.
+		prompts := func(took float64) {
+			legs := make([]Leg, together)
+			for i := range legs {
+				begin(e, &legs[i], now, 1000, 1000, false, false)
+			}
+			for i := range legs {
+				now += took / float64(together)
+				e.FirstToken(&legs[i], now)
+			}
+		}
+		prompts(30)
+		now += 100
+		for range 3 {
+			prompts(.1)
+			now += 2
+		}
+		if got := e.Work(now).Prompts; got > .1 {
+			t.Errorf("%d together: the engine is thought to compute prompts in %.2f of its time; want .1 at most", together, got)
+		}
+	}
+}
+
 // TestSlowEngineInBursts: one of three engines takes three times as long, and some of its prompts come in no time, as they were held up on the way. It is
 // still thought to take that long, and the others what they take.
 func TestSlowEngineInBursts(t *testing.T) {

@@ -22,6 +22,7 @@ type Engine struct {
 	streams  int
 	context  int      // tokens that streams hold
 	busy     decayed  // seconds in which it computed prompts
+	rested   decayed  // busy as it was when the first of prompts came that it has, or had last
 	prompt   pace     // seconds of its prompts, over what the model's engines take in the mean
 	step     pace     // likewise of its steps
 	gaps     ratio    // long gaps in streams, over the seconds of these: each is a step with a part of a prompt
@@ -66,7 +67,7 @@ func (e *Engine) Begin(l *Leg, now float64) {
 	reads, computes := e.model.given(l.terms)
 	l.read, l.work = now+reads*e.prompt.value(), computes*e.prompt.value()
 	if len(e.prompts) == 0 {
-		e.began = now
+		e.began, e.rested = now, decayed{e.busy.at(now), now}
 	}
 	all, soon, reading := e.waits(now)
 	if l.ahead = all; reads*e.prompt.value() < reading {
@@ -162,6 +163,12 @@ func (e *Engine) Whole(l *Leg, now float64, tokens int) {
 // hasComputed notes that a leg's prompt is computed.
 func (e *Engine) hasComputed(l *Leg, now float64) {
 	e.remove(l, now)
+	if took := now - e.rested.last; len(e.prompts) == 0 {
+		// It was not busy for longer. Else an engine that was slow once, as it warmed up, would look busy for long, by what the next prompts were thought to take.
+		if over := e.busy.at(now) - e.rested.at(now) - took; over > took {
+			e.busy.add(now, -over)
+		}
+	}
 	if l.Answers {
 		e.stream(l)
 	} else {
