@@ -230,10 +230,13 @@ func (e *Engine) tell(l *Leg, now float64) {
 		e.gaps.add(float64(u.long), u.longs)
 	}
 	e.model.said(now, u.tokens, u.long)
+	o := e.beside()
+	if u.even == 0 && u.long > 1 && len(e.prompts) == 0 && e.began <= l.last-u.longs && o.Wait == 0 { // no prompt was computed meanwhile: steps take as long
+		u.even, u.seconds = u.tokens, u.longs*(1-min(o.Prompts, mostPrompts))
+	}
 	if e.observed += u.tokens; u.even > 0 && u.seconds > 0 && e.observed >= observeEvery {
 		e.observed = 0
 		e.step.seen = now
-		o := e.beside()
 		x := stepTerms(e.streams+o.Streams, e.context+o.Context)
 		e.model.learnStep(x, u.seconds/float64(u.even), &e.step.ratio)
 	}

@@ -199,6 +199,41 @@ func TestLearnsSpeed(t *testing.T) {
 	}
 }
 
+// TestSlowSteps: an engine all of whose tokens are late, though it computes no prompts, has slow steps. One that computes prompts all the time may not.
+func TestSlowSteps(t *testing.T) {
+	m := NewModel()
+	fast, slow, busy := m.NewEngine(), m.NewEngine(), m.NewEngine()
+	now := 0.0
+	answer := func(e *Engine, gap float64, prompts bool) {
+		var l, p Leg
+		begin(e, &l, now, 1000, 0, true, false)
+		e.FirstToken(&l, now)
+		for range 100 {
+			if prompts {
+				begin(e, &p, now, 1000, 1000, false, false)
+			}
+			now += gap
+			e.FirstToken(&p, now)
+			e.End(&p, now)
+			e.Said(&l, now, 1)
+		}
+		e.End(&l, now)
+	}
+	for range 50 {
+		answer(fast, .02, false)
+		answer(slow, .1, false)
+		answer(busy, .1, true)
+	}
+	for name, x := range map[string]struct {
+		e    *Engine
+		want float64
+	}{"fast": {fast, .02}, "slow": {slow, .1}, "busy with prompts": {busy, .02}} {
+		if got := x.e.StepSeconds(); !near(got, x.want, .3) {
+			t.Errorf("%s: a step is thought to take %.3f s; want %.3f", name, got, x.want)
+		}
+	}
+}
+
 // TestBurst: tokens that were held up and came all at once do not make the engine fast.
 func TestBurst(t *testing.T) {
 	m := NewModel()
