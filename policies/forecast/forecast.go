@@ -122,6 +122,7 @@ func (e *Engine) FirstToken(l *Leg, now float64) {
 	if l.state != computing {
 		return
 	}
+	e.note(l)
 	if e.prompts[0] == l {
 		e.observe(l, now)
 	} else {
@@ -137,7 +138,10 @@ func (e *Engine) Whole(l *Leg, now float64, tokens int) {
 	defer e.mu.Unlock()
 	e.settle(now)
 	o := e.beside()
-	if !l.Silent || l.Uncached <= 0 || l.state == ended || tokens < 1 || !l.alone || o.Wait > 0 {
+	if !l.Silent || l.Uncached <= 0 || l.state == ended || tokens < 1 {
+		return
+	}
+	if e.note(l); !l.alone || o.Wait > 0 {
 		return
 	}
 	reads := l.read - l.at
@@ -160,8 +164,17 @@ func (e *Engine) Whole(l *Leg, now float64, tokens int) {
 	}
 }
 
+// note tells the model that a leg's prompt is computed. One that the engine refuses, as it is too long for it, is none.
+func (e *Engine) note(l *Leg) {
+	if !l.noted {
+		l.noted = true
+		e.model.hasComputed(l.terms)
+	}
+}
+
 // hasComputed notes that a leg's prompt is computed.
 func (e *Engine) hasComputed(l *Leg, now float64) {
+	e.note(l)
 	e.remove(l, now)
 	if took := now - e.rested.last; len(e.prompts) == 0 {
 		// It was not busy for longer. Else an engine that was slow once, as it warmed up, would look busy for long, by what the next prompts were thought to take.

@@ -330,6 +330,40 @@ func TestCanceledPrompts(t *testing.T) {
 	}
 }
 
+// TestRefusedPrompts: a prompt that engines refuse, as it is too long for their model, is not among those that they compute.
+func TestRefusedPrompts(t *testing.T) {
+	m := scripted()
+	e, now := m.NewEngine(), 0.
+	compute := func(silent bool) {
+		var l Leg
+		begin(e, &l, now, 1000, 1000, true, silent)
+		if now++; silent {
+			e.Whole(&l, now, 1)
+		} else {
+			e.FirstToken(&l, now)
+		}
+		e.End(&l, now)
+	}
+	for i := range 100 {
+		compute(i%2 == 0)
+	}
+	for i := range 20 {
+		var l Leg
+		begin(e, &l, now, 140_000, 140_000, true, i%2 == 0)
+		e.End(&l, now+.01)
+		compute(i%2 == 0)
+	}
+	if got := m.UsualPrompt(); !near(float64(got), 1000, .01) {
+		t.Errorf("engines are thought to compute %d tokens of a prompt; want 1000", got)
+	}
+	if got := m.PromptSeconds(); !near(got, 1, .05) {
+		t.Errorf("a prompt is thought to take %.2f s in the mean; want 1", got)
+	}
+	if got := m.Demand(now).PromptFound; !near(got, 1, .05) {
+		t.Errorf("requests are thought to find prompts of %.2f s; want 1", got)
+	}
+}
+
 // TestDemand: rates, answers, what is saved up of long gaps, and errors of predictions.
 func TestDemand(t *testing.T) {
 	m := NewModel()

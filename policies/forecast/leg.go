@@ -18,6 +18,7 @@ type Leg struct {
 	given  float64 // the engine's, with this prompt
 	state  legState
 	alone  bool // no others had prompts there that waited when it began
+	noted  bool // the model knows that the prompt is computed
 	passed bool // a later prompt was computed first: when the engine began with this one cannot be known
 
 	last    float64 // when a token came

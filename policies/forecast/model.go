@@ -115,16 +115,23 @@ func (m *Model) PromptSeconds() float64 {
 func (m *Model) given(x vector) (reads, computes float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all, tokens := m.prompt.of(x), x[policies.ReadTerms]
+	all := m.prompt.of(x)
 	clear(x[policies.ReadTerms:])
 	reads = m.prompt.of(x)
-	computes = all - reads
+	return reads, all - reads
+}
+
+// hasComputed notes that an engine has computed a prompt of these terms.
+func (m *Model) hasComputed(x vector) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(x[:policies.ReadTerms])
+	computes, tokens := m.prompt.of(x), x[policies.ReadTerms]
 	m.computes += (computes - m.computes) / 128
 	m.squares += (computes*computes - m.squares) / 128
 	m.computed += (1 - m.computed) / 128
 	m.usual += (tokens - m.usual) / 32
 	m.prompt.unsure = m.computes / m.computed // what the engine does beside a prompt, and what it has lost of its cache, take as long whatever the prompt is
-	return reads, computes
 }
 
 // ComputeSeconds is how long an engine without streams computes a prompt of so many tokens none of which it has, in the mean of engines.
