@@ -176,6 +176,17 @@ func TestBusyAfterWarmUp(t *testing.T) {
 	}
 }
 
+// TestEarlierFirstToken: of two goroutines the one that is second may tell an earlier time. The engine has computed for no less than no time then.
+func TestEarlierFirstToken(t *testing.T) {
+	e := scripted().NewEngine()
+	var l Leg
+	begin(e, &l, 1.001, 1000, 1000, false, false)
+	e.FirstToken(&l, 1)
+	if w := e.Work(1.001); w.Prompts < 0 {
+		t.Errorf("it computes prompts in %g of its time", w.Prompts)
+	}
+}
+
 // TestSlowEngineInBursts: one of three engines takes three times as long, and some of its prompts come in no time, as they were held up on the way. It is
 // still thought to take that long, and the others what they take.
 func TestSlowEngineInBursts(t *testing.T) {

@@ -176,7 +176,7 @@ func (e *Engine) note(l *Leg) {
 func (e *Engine) hasComputed(l *Leg, now float64) {
 	e.note(l)
 	e.remove(l, now)
-	if took := now - e.rested.last; len(e.prompts) == 0 {
+	if took := max(0, now-e.rested.last); len(e.prompts) == 0 {
 		// It was not busy for longer. Else an engine that was slow once, as it warmed up, would look busy for long, by what the next prompts were thought to take.
 		if over := e.busy.at(now) - e.rested.at(now) - took; over > took {
 			e.busy.add(now, -over)
