@@ -200,7 +200,7 @@ func TestFault21FanFails(t *testing.T) {
 			{"errors", []routertest.Fault{{Leg: "decode", Do: routertest.DoError}, {Leg: "alone", Do: routertest.DoError}}, routertest.PlainBody, 500, false},
 			{"garbage", []routertest.Fault{{Leg: "decode", Do: routertest.DoGarbage}, {Leg: "alone", Do: routertest.DoGarbage}}, routertest.StreamBody, 500, false},
 			// So long that the others have begun: what waits for them is bounded.
-			{"breaks", []routertest.Fault{{Leg: "decode", Nth: 2, Do: routertest.DoBreak, N: 5000}}, routertest.StreamBody, 200, true},
+			{"breaks", []routertest.Fault{{Leg: "decode", Nth: 2, Do: routertest.DoCut, N: 5000}}, routertest.StreamBody, 200, true},
 			{"error event", []routertest.Fault{{Leg: "decode", Nth: 2, Do: routertest.DoErrFrame, N: 5000}}, routertest.StreamBody, 200, true},
 			{"ends early", []routertest.Fault{{Leg: "decode", Nth: 2, Do: routertest.DoNoDone, N: 5000}}, routertest.StreamBody, 200, true},
 		} {

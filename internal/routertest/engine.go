@@ -44,7 +44,8 @@ const (
 	DoGarbage   = "garbage"       // 200 and no JSON
 	DoTrail     = "trail"         // 200 and JSON with more behind it, which names the hand-off
 	DoPage      = "html"          // 200 and a page where a stream was asked for
-	DoBreak     = "break"         // the stream breaks behind N tokens
+	DoBreak     = "break"         // the stream breaks behind N tokens; what the router has not read of them yet may be lost
+	DoCut       = "cut"           // the connection is closed behind N tokens, all of which arrive
 	DoNoDone    = "no done"       // the stream ends cleanly behind N tokens, without its terminal event
 	DoErrFrame  = "error frame"   // an error event behind N tokens, then the terminal event
 	DoNoKV      = "no kv"         // decode's blocks did not come: 503 transfer_failed
@@ -444,7 +445,7 @@ func (f *Engine) generate(w http.ResponseWriter, r *http.Request, b fakeBody, x 
 		return
 	}
 	n := f.habits().Tokens
-	if x.Do == DoBreak || x.Do == DoNoDone || x.Do == DoErrFrame {
+	if x.Do == DoBreak || x.Do == DoCut || x.Do == DoNoDone || x.Do == DoErrFrame {
 		n = x.N
 	}
 	for i := range n {
@@ -470,6 +471,9 @@ func (f *Engine) generate(w http.ResponseWriter, r *http.Request, b fakeBody, x 
 	switch x.Do {
 	case DoBreak:
 		ResetConn(w)
+		return
+	case DoCut:
+		closeConn(w)
 		return
 	case DoNoDone:
 		return

@@ -3,6 +3,7 @@ package routertest
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -78,12 +79,26 @@ func FakeError(w http.ResponseWriter, status int, kind, code string) {
 
 // ResetConn breaks the connection of a request.
 func ResetConn(w http.ResponseWriter) {
+	if conn := hijack(w); conn != nil {
+		_ = conn.(interface{ SetLinger(int) error }).SetLinger(0)
+		_ = conn.Close()
+	}
+}
+
+// closeConn closes the connection of a request within its answer. What was sent arrives.
+func closeConn(w http.ResponseWriter) {
+	if conn := hijack(w); conn != nil {
+		_ = conn.Close()
+	}
+}
+
+func hijack(w http.ResponseWriter) net.Conn {
 	if h, ok := w.(http.Hijacker); ok {
 		if conn, _, err := h.Hijack(); err == nil {
-			_ = conn.(interface{ SetLinger(int) error }).SetLinger(0)
-			_ = conn.Close()
+			return conn
 		}
 	}
+	return nil
 }
 
 // pause reports false if the client left meanwhile.

@@ -109,6 +109,8 @@ func shapedEnding(w http.ResponseWriter, s openai.Shape, b fakeBody, x Fault, n 
 	switch x.Do {
 	case DoBreak:
 		ResetConn(w)
+	case DoCut:
+		closeConn(w)
 	case DoErrFrame:
 		_, _ = io.WriteString(w, ShapedError(s))
 	case DoNoDone:
