@@ -53,7 +53,7 @@ func TestFault72MovesThatFail(t *testing.T) {
 				row.during(m)
 			}
 			m.drain("decode-0")
-			if got := m.results(); got[row.want] != len(gone) || len(got) != 1 {
+			if got := m.resultsOf(len(gone)); got[row.want] != len(gone) || len(got) != 1 {
 				t.Errorf("moves: %v; want %d of %s", got, len(gone), row.want)
 			}
 			if !row.nobody {
@@ -161,7 +161,7 @@ func TestMovesWaitWhileTheBackgroundIsFull(t *testing.T) {
 	})
 	gone := m.talks("decode-0", talks)
 	m.drain("decode-0")
-	if got := m.results(); got[migration.Moved] != len(gone) || len(got) != 1 {
+	if got := m.resultsOf(len(gone)); got[migration.Moved] != len(gone) || len(got) != 1 {
 		t.Errorf("moves: %v; want %d moved", got, len(gone))
 	}
 }

@@ -65,7 +65,7 @@ func TestMovesGoByTheIndex(t *testing.T) {
 			holds("decode-0", row.source)
 			holds("decode-1", row.target)
 			m.drain("decode-0")
-			if got := m.results(); got[row.want] != 1 || len(got) != 1 {
+			if got := m.resultsOf(1); got[row.want] != 1 || len(got) != 1 {
 				t.Fatalf("moves: %v; want one of %s", got, row.want)
 			}
 			if got := m.ended()[0].Tokens; row.tokens > 0 && got != row.tokens || row.tokens == 0 && row.want == migration.Moved && got < len(ids)-2*16 {

@@ -44,7 +44,7 @@ func TestMoveReadsPinned(t *testing.T) {
 	from := m.pinned(c)
 	before, at := m.engines[from].Books(), m.tokensOf(from)
 	m.drain(from)
-	if got := m.results(); got[migration.Moved] != 1 || len(got) != 1 {
+	if got := m.resultsOf(1); got[migration.Moved] != 1 || len(got) != 1 {
 		t.Fatalf("moves: %v", got)
 	}
 	if after := m.engines[from].Books(); after.Computed != before.Computed || after.Cached != before.Cached {
@@ -102,7 +102,7 @@ func TestPinnedReadFails(t *testing.T) {
 	to := map[string]string{"decode-0": "decode-1", "decode-1": "decode-0"}[from]
 	m.engines[to].SetFaults(refengine.Fault{Leg: refengine.ImportLeg, Nth: -1, Do: refengine.Refuse, Status: 500})
 	m.drain(from)
-	if got := m.results(); got[migration.Failed] != 1 || m.Router.Stats().Migration.PinsEnded[migration.PinUnread] != 1 {
+	if got := m.resultsOf(1); got[migration.Failed] != 1 || m.Router.Stats().Migration.PinsEnded[migration.PinUnread] != 1 {
 		t.Fatalf("moves: %v", got)
 	}
 	routertest.Eventually(t, "what may be read still is counted", func() bool { return m.leaked(from)["may_read"] == 27 })

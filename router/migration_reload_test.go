@@ -24,7 +24,7 @@ func TestMigrationModeIsReloaded(t *testing.T) {
 		}
 	}
 	m.drain("decode-0")
-	if got := m.results(); got[migration.DryRun] != 6 || len(got) != 1 {
+	if got := m.resultsOf(6); got[migration.DryRun] != 6 || len(got) != 1 {
 		t.Fatalf("with dry_run: %v", got)
 	}
 

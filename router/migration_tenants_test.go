@@ -45,7 +45,7 @@ func TestOtherTenantsConversation(t *testing.T) {
 	}
 	m.drain("decode-0")
 	m.drain("decode-1")
-	if got := m.results(); got[migration.DryRun] != want {
+	if got := m.resultsOf(want); got[migration.DryRun] != want {
 		t.Errorf("moves: %v; want %d", got, want)
 	}
 }

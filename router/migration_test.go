@@ -108,6 +108,13 @@ func (m *movers) results() map[migration.Result]int {
 	return out
 }
 
+// resultsOf waits until so many moves are over, and counts them by what became of them. A move is told of just after the engine has none left.
+func (m *movers) resultsOf(n int) map[migration.Result]int {
+	m.t.Helper()
+	routertest.Eventually(m.t, "moves are over", func() bool { return len(m.ended()) >= n })
+	return m.results()
+}
+
 // drain has a decode engine, and no other, take no more requests, and waits until its conversations are moved.
 func (m *movers) drain(name string) {
 	m.t.Helper()
@@ -243,7 +250,7 @@ func TestDrainMovesConversations(t *testing.T) {
 		t.Fatalf("%d conversations", len(gone))
 	}
 	m.drain("decode-0")
-	if got := m.results(); got[migration.Moved] != 50 || len(got) != 1 {
+	if got := m.resultsOf(50); got[migration.Moved] != 50 || len(got) != 1 {
 		t.Fatalf("moves: %v", got)
 	}
 	turns := len(gone)
