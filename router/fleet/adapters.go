@@ -38,6 +38,13 @@ func (e *Engine) MaxLen() int {
 	return 0
 }
 
+// OtherModel reports whether the engine says that it serves other models, and not its own. It may serve requests for its own nevertheless: some engines
+// do not look at the name.
+func (e *Engine) OtherModel() bool {
+	r := e.Reported.Load()
+	return r != nil && r.Base.ID != "" && r.Base.ID != e.Model
+}
+
 // has reports whether the engine serves that adapter.
 func (e *Engine) has(adapter string) bool {
 	r := e.Reported.Load()

@@ -228,6 +228,8 @@ func (l *Leg) Send(req *upstream.Request, max int) Result {
 		return Refused
 	case (l.Status == 401 || l.Status == 403) && !l.judged: // the router's credential, not the client's
 		return Broken
+	case l.Status == http.StatusNotFound && req.Body != nil && l.Engine.OtherModel(): // it is not what the configuration says
+		return Broken
 	case l.Status >= 400 && l.Status < 500, l.Status == http.StatusNotImplemented: // and of that engine's every sibling
 		return Rejected
 	case l.Status >= 500:

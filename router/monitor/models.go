@@ -107,6 +107,9 @@ func (m *Monitor) askModels(its *upstream.Timeouts, e *fleet.Engine, unread *boo
 		return true
 	}
 	e.Reported.Store(now)
+	if e.OtherModel() {
+		m.log.Warn("the model is not in the engine's list of models", "engine", e.Name, "model", e.Model, "listed", now.Base.ID[:min(len(now.Base.ID), maxModelName)])
+	}
 	m.current().Fleet.IndexAdapters()
 	return true
 }
