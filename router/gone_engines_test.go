@@ -3,9 +3,11 @@ package router_test
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"pdrouter/internal/routertest"
@@ -69,5 +71,37 @@ func TestEnginesThatAreGoneAreForgotten(t *testing.T) {
 	}
 	if n := g.Router.Debug().Attended(); n != 1 {
 		t.Errorf("%d engines are looked after", n)
+	}
+}
+
+// TestEngineThatIsLostAtOnce: an engine that the configuration has lost before it was looked at is looked after too while it has a request.
+func TestEngineThatIsLostAtOnce(t *testing.T) {
+	e := routertest.NewAnyEngine(t, func(http.ResponseWriter, *http.Request, string) {})
+	cfg := routertest.AnyFleet(e)
+	var told atomic.Int64
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var busy router.DebugEngine
+	parts := router.Parts{Gone: func(string) { told.Add(1) }}
+	g := routertest.StartOn(t, ln, cfg, parts, http.DefaultClient, func(r *router.Router) {
+		busy = r.Debug().Engines()[0]
+		busy.AddInFlight(1)
+		cfg.Models = slices.Clone(cfg.Models)
+		cfg.Models[0].Engines = []config.Engine{{Name: "next", URL: e.Server.URL}}
+		if err := r.Apply(cfg, parts); err != nil {
+			t.Fatal(err)
+		}
+	})
+	attended := g.Router.Debug().Attended
+	routertest.Eventually(t, "engines are looked after", func() bool { return attended() > 0 })
+	if n := attended(); n != 2 || told.Load() != 0 {
+		t.Errorf("%d engines are looked after, and %d are told to be gone; want 2 and none", n, told.Load())
+	}
+	busy.AddInFlight(-1)
+	routertest.Eventually(t, "it is told to be gone", func() bool { return told.Load() > 0 })
+	if n := attended(); n != 1 || told.Load() != 1 {
+		t.Errorf("%d engines are looked after, and %d are told to be gone; want 1 and 1", n, told.Load())
 	}
 }

@@ -138,7 +138,7 @@ func (r *Router) apply(cfg config.Config, parts Parts, reread bool) error {
 	for _, e := range old.fleet.Engines {
 		if s.fleet.Engine(e.Name) != e {
 			r.pairs.Forget(e.Name)
-			r.monitor.Lose(e.Name)
+			r.monitor.Lose(e)
 			r.log.Info("engine is not of the configuration any more", "engine", e.Name, "in_flight", e.InFlight.Load())
 		}
 	}

@@ -67,14 +67,14 @@ type Monitor struct {
 	monitored atomic.Pointer[[]*fleet.Engine]    // those that Run looks after
 
 	mu   sync.Mutex
-	lost map[string]bool // names of engines that the configuration lost and that forgetLost has not dropped
+	lost map[string][]*fleet.Engine // those that the configuration lost and Run has not seen to be lost yet, by names that forgetLost has not dropped
 }
 
 // New returns a monitor that looks at nothing yet.
 func New(log *slog.Logger, current func() *Snapshot, tasks *background.Tasks, pairs *fleet.Handshakes, transfers *report.Transfers, leaks Leaks) *Monitor {
 	return &Monitor{
 		log: log, current: current, tasks: tasks, pairs: pairs, transfers: transfers, leaks: leaks, changed: make(chan struct{}, 1),
-		loads: fleet.NewPerEngine[loads](), records: fleet.NewPerEngine[[]metadata.Record](), lost: map[string]bool{},
+		loads: fleet.NewPerEngine[loads](), records: fleet.NewPerEngine[[]metadata.Record](), lost: map[string][]*fleet.Engine{},
 	}
 }
 
@@ -82,10 +82,21 @@ func New(log *slog.Logger, current func() *Snapshot, tasks *background.Tasks, pa
 func (m *Monitor) Update() { background.Notify(m.changed) }
 
 // Lose notes that the configuration has an engine no more.
-func (m *Monitor) Lose(engine string) {
+func (m *Monitor) Lose(e *fleet.Engine) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lost[engine] = true
+	m.lost[e.Name] = append(m.lost[e.Name], e)
+}
+
+// seen returns the engines that were lost since the last call. Run may never have seen them in a configuration.
+func (m *Monitor) seen() (lost []*fleet.Engine) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, engines := range m.lost {
+		lost = append(lost, engines...)
+		m.lost[name] = nil
+	}
+	return lost
 }
 
 // Run looks after every engine of the present configuration until ctx ends: its health, its side channel, its event
@@ -104,8 +115,9 @@ func (m *Monitor) Run(ctx context.Context) {
 		}
 	}()
 	for {
+		lost := m.seen()
 		f := m.current().Fleet
-		for _, e := range f.Engines {
+		for _, e := range slices.Concat(f.Engines, lost) {
 			if attended[e] != nil {
 				continue
 			}
@@ -159,10 +171,12 @@ func (m *Monitor) Knows(engine string) bool {
 // them, unless other engines have these names.
 func (m *Monitor) forgetLost() {
 	m.mu.Lock()
-	gone := slices.Collect(maps.Keys(m.lost))
-	gone = slices.DeleteFunc(gone, m.Knows)
-	for _, name := range gone {
-		delete(m.lost, name)
+	var gone []string
+	for name, engines := range m.lost {
+		if len(engines) == 0 && !m.Knows(name) {
+			gone = append(gone, name)
+			delete(m.lost, name)
+		}
 	}
 	m.mu.Unlock()
 	now := m.current()
