@@ -521,7 +521,7 @@ func BenchmarkFind(b *testing.B) {
 		for b.Loop() {
 			h = 0
 			for i := 0; i < len(tokens); i += 16 {
-				h = x.link(h, x.block(tokens[i:i+16]))
+				h = x.next(h, tokens[i:i+16])
 			}
 		}
 		_ = h

@@ -21,8 +21,9 @@ func (x *Index) root(size int, model, lora, salt string) uint64 {
 // link is the content of what next stands for after what h stands for.
 func (x *Index) link(h, next uint64) uint64 { return mix(h^x.secret[0], next^x.secret[1]) }
 
-// block is the hash of a block's tokens alone. It does not depend on what is before it, so that a processor works on several at a time.
-func (x *Index) block(tokens []uint32) uint64 {
+// next is the content of a block of these tokens after a block with that content. What is before it comes in last, so that a processor works on the tokens
+// of several blocks at a time.
+func (x *Index) next(content uint64, tokens []uint32) uint64 {
 	a, b := x.secret[2], uint64(len(tokens))
 	for ; len(tokens) >= 16; tokens = tokens[16:] { // nearly all blocks have 16 tokens, or a multiple: two of what follows at a time
 		t := (*[16]uint32)(tokens)
@@ -40,7 +41,7 @@ func (x *Index) block(tokens []uint32) uint64 {
 	for _, t := range tokens {
 		a = mix(a^uint64(t), x.secret[3])
 	}
-	return mix(a^x.secret[1], b^x.secret[0])
+	return mix(content^a^x.secret[1], b^x.secret[0])
 }
 
 // extra is the hash of what besides tokens makes a block what it is.

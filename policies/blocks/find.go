@@ -62,7 +62,7 @@ func (x *Index) walk(p *Prompt, size int, f *Found) {
 	}
 	content, at, n := x.root(size, p.Model, p.LoRA, p.Salt), uint32(0), 0
 	for tokens := p.Tokens; len(tokens) >= size; tokens = tokens[size:] {
-		content = x.link(content, x.block(tokens[:size]))
+		content = x.next(content, tokens[:size])
 		if at = x.after(at, content); at == 0 {
 			break
 		}

@@ -50,7 +50,7 @@ func (x *Index) Store(h Holder, b *Blocks) {
 		content = x.root(b.Size, b.Model, b.LoRA, b.Salt)
 	}
 	for i, name := range b.Handles {
-		content = x.link(content, x.block(b.Tokens[i*b.Size:(i+1)*b.Size]))
+		content = x.next(content, b.Tokens[i*b.Size:(i+1)*b.Size])
 		if b.Extra != nil && b.Extra[i] != nil {
 			content = x.extra(content, b.Extra[i])
 		}
