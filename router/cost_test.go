@@ -251,7 +251,7 @@ func TestAllocationsPerRequest(t *testing.T) {
 				n = 20
 			}
 			got := costOf(n, ask)
-			for try := 1; try < 5 && !got.within(most); try++ {
+			for try := 1; try < 20 && !got.within(most); try++ { // on a busy machine the collector empties pools meanwhile: the fewest count
 				again := costOf(n, ask)
 				got = cost{min(got.allocs, again.allocs), min(got.bytes, again.bytes)}
 			}
