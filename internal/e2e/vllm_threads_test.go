@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pdrouter/bench/harness"
 )
 
 // unpin lets the threads of the engine use all CPUs. The workers of two engines pin their main threads to one and the same CPU, whatever
@@ -23,7 +25,7 @@ func (e engine) unpin(t *testing.T) {
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		t.Fatal(err)
 	}
-	for _, tid := range e.threads(t) {
+	for _, tid := range threadsOf(e.inner(t)) {
 		_ = unix.SchedSetaffinity(tid, &all) // one that has ended needs none
 	}
 }
@@ -38,7 +40,7 @@ func (e engine) lowerSpinning(t *testing.T) {
 		busy    = watched / 10
 	)
 	before, first := map[int]time.Duration{}, e.inner(t)
-	for _, tid := range e.threads(t) {
+	for _, tid := range threadsOf(first) {
 		if !slices.Contains(first, tid) {
 			before[tid] = ran(tid)
 		}
@@ -53,19 +55,17 @@ func (e engine) lowerSpinning(t *testing.T) {
 
 // ran is for how long a thread has used a CPU; 0 if it has ended.
 func ran(tid int) time.Duration {
-	said, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", tid))
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", tid))
 	if err != nil {
 		return 0
 	}
-	first, _, _ := strings.Cut(string(said), " ")
-	ns, _ := strconv.ParseInt(first, 10, 64)
-	return time.Duration(ns)
+	used, _ := harness.ParseSchedstat(string(line))
+	return used
 }
 
-// threads are those of the engine's core and of its workers.
-func (e engine) threads(t *testing.T) (tids []int) {
-	t.Helper()
-	for _, pid := range e.inner(t) {
+// threadsOf are the threads of processes.
+func threadsOf(pids []int) (tids []int) {
+	for _, pid := range pids {
 		paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 		for _, path := range paths {
 			tid, _ := strconv.Atoi(filepath.Base(path))
