@@ -72,19 +72,19 @@ func (p *bodyParser) batch(param string) {
 		ok = p.look(forContent, p.depth+1)
 	}
 	p.body.Prompts = max(n, 1)
-	p.capLength(param, n, p.lim.Prompts)
+	p.cap(param, n, p.lim.Prompts, atMostElements)
 }
 
-func (p *bodyParser) cap(param string, n, most int) {
-	if most > 0 && n > most {
-		p.refuse(reason.OverCap, param, fmt.Sprintf("must be at most %d", most))
-	}
-}
+// What a number, and the length of a list, must be.
+const (
+	atMost         = "must be at most %d"
+	atMostElements = "must have at most %d elements"
+)
 
-// capLength is cap for the length of a list.
-func (p *bodyParser) capLength(param string, n, most int) {
+// cap refuses what is more than most, if most is more than 0, in the words of must.
+func (p *bodyParser) cap(param string, n, most int, must string) {
 	if most > 0 && n > most {
-		p.refuse(reason.OverCap, param, fmt.Sprintf("must have at most %d elements", most))
+		p.refuse(reason.OverCap, param, fmt.Sprintf(must, most))
 	}
 }
 
@@ -98,7 +98,7 @@ func (p *bodyParser) logprobs(param string) bool {
 	if n < 0 && p.lim.Logprobs > 0 {
 		n = p.lim.Logprobs + 1
 	}
-	p.cap(param, n, p.lim.Logprobs)
+	p.cap(param, n, p.lim.Logprobs, atMost)
 	return true
 }
 
@@ -135,7 +135,7 @@ func (p *bodyParser) stop(param string) {
 			p.refuse(reason.BadField, param, want)
 		}
 	}
-	p.capLength(param, n, p.lim.Stop)
+	p.cap(param, n, p.lim.Stop, atMostElements)
 }
 
 // text reads a string, decoded. Null is the empty one.
@@ -207,7 +207,7 @@ func (p *bodyParser) prompts() {
 		p.refuse(reason.BadField, "prompt", "must not be empty")
 	case first != '0':
 		b.Prompts = n
-		p.capLength("prompt", n, p.lim.Prompts)
+		p.cap("prompt", n, p.lim.Prompts, atMostElements)
 	}
 }
 

@@ -23,11 +23,11 @@ func (p *bodyParser) read(f *member, in ownedIn, m *jsonscan.Members) {
 		p.own(ownStreamOptions, in, m)
 	case meansN:
 		b.N = p.count(f.param, 1, 1)
-		p.cap(f.param, b.N, p.lim.N)
+		p.cap(f.param, b.N, p.lim.N, atMost)
 		b.fan.n = jsonscan.Span{From: from, To: p.Pos}
 	case meansBestOf:
 		p.bestOf = p.count(f.param, 1, 1)
-		p.cap(f.param, p.bestOf, p.lim.N)
+		p.cap(f.param, p.bestOf, p.lim.N, atMost)
 	case meansLimit:
 		p.maxTokens = p.count(f.param, 0, -1)
 		p.own(ownLimit, in, m)
@@ -124,7 +124,7 @@ func (p *bodyParser) readPrompt(f *member) {
 	case meansPromptLogprobs:
 		p.promptLogprobs = p.logprobs(f.param)
 	case meansLogprobIDs:
-		p.capLength(f.param, p.many(), p.lim.Logprobs)
+		p.cap(f.param, p.many(), p.lim.Logprobs, atMostElements)
 	case meansEmbeds:
 		p.embeds = p.given()
 	case meansStop:
