@@ -26,8 +26,8 @@ func (p *Policy) OnIdle(q Request, f Fleet, d Draw) Choice {
 
 // Room reports whether engines can be given a request now: on the path that it would take its prompt waits little to be computed, and it breaks few
 // objectives that it would not break on idle engines. Of a request that would miss its own in any case it is the others' that count. The request must then
-// be chosen for by the same draw, or it may go to other engines. Engines are to be given so many requests besides that are not in the forecast, with
-// prompts of so many tokens in all.
+// be chosen for by the same draw, or it may go to other engines. unbegun requests, whose prompts have so many tokens in all, are on their way to engines.
+// The forecast does not have them yet, so room is left for them.
 func (p *Policy) Room(q Request, f Fleet, d Draw, unbegun, tokens int) bool {
 	f.Forecast = f.with(unbegun, tokens)
 	now := p.Choose(q, f, d)

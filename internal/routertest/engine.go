@@ -44,8 +44,8 @@ const (
 	DoGarbage   = "garbage"       // 200 and no JSON
 	DoTrail     = "trail"         // 200 and JSON with more behind it, which names the hand-off
 	DoPage      = "html"          // 200 and a page where a stream was asked for
-	DoBreak     = "break"         // the stream breaks behind N tokens; what the router has not read of them yet may be lost
-	DoCut       = "cut"           // the connection is closed behind N tokens, all of which arrive
+	DoBreak     = "break"         // the stream breaks behind N tokens. Those that the router has not read yet may be lost
+	DoCut       = "cut"           // the connection is closed after N tokens. All of them arrive
 	DoNoDone    = "no done"       // the stream ends cleanly behind N tokens, without its terminal event
 	DoErrFrame  = "error frame"   // an error event behind N tokens, then the terminal event
 	DoNoKV      = "no kv"         // decode's blocks did not come: 503 transfer_failed

@@ -58,7 +58,7 @@ type Request struct {
 	Tenant   string        // whose the response is, if an engine keeps it
 	Retried  bool          // the client says that it has asked before
 	Branch   bool          // it is a part of a client's request, which its caller reports
-	Session  uint64        // a hash of what names its session; 0 if nothing does, or nobody looks at it
+	Session  uint64        // a hash of the name of its session; 0 if it has none, or no policy looks at sessions
 	Pin      *fleet.Engine // the only one that can serve it; nil if there may be others
 	Random   uint64        // the chance by which room was found for it; 0 if it needed none
 

@@ -156,7 +156,7 @@ func TestDrainGoesOnToOthers(t *testing.T) {
 	}
 }
 
-// TestLongLaneStays: to take a move out of a lane copies none of those behind it, as there may be very many.
+// TestLongLaneStays: a move is taken out of a lane without copying those behind it. There may be very many.
 func TestLongLaneStays(t *testing.T) {
 	cfg, f := fleetABC(t, policies.Default(), fakeRecords(0))
 	s, p, now, l := &Snapshot{Config: &cfg, Fleet: f}, NewPlans(), time.Now(), lane{ForDrain, f.Engines[0], f.Engines[1]}

@@ -21,7 +21,7 @@ type queue struct {
 	moving  int
 }
 
-// take takes out a move that waits. The few before it are copied one place on. Those behind it may be very many, and are not copied.
+// take takes out a move that waits. It copies the few moves before it one place on, not the many that may be behind it.
 func (q *queue) take(i int) {
 	copy(q.waiting[1:], q.waiting[:i])
 	q.waiting[0] = task{}

@@ -67,7 +67,7 @@ type Monitor struct {
 	monitored atomic.Pointer[[]*fleet.Engine]    // those that Run looks after
 
 	mu   sync.Mutex
-	lost map[string][]*fleet.Engine // those that the configuration lost and Run has not seen to be lost yet, by names that forgetLost has not dropped
+	lost map[string][]*fleet.Engine // by names that forgetLost has not dropped: engines that the configuration lost and newlyLost has not returned
 }
 
 // New returns a monitor that looks at nothing yet.
@@ -88,8 +88,8 @@ func (m *Monitor) Lose(e *fleet.Engine) {
 	m.lost[e.Name] = append(m.lost[e.Name], e)
 }
 
-// seen returns the engines that were lost since the last call. Run may never have seen them in a configuration.
-func (m *Monitor) seen() (lost []*fleet.Engine) {
+// newlyLost returns the engines that were lost since the last call. Run may never have seen them in a configuration.
+func (m *Monitor) newlyLost() (lost []*fleet.Engine) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for name, engines := range m.lost {
@@ -115,7 +115,7 @@ func (m *Monitor) Run(ctx context.Context) {
 		}
 	}()
 	for {
-		lost := m.seen()
+		lost := m.newlyLost()
 		f := m.current().Fleet
 		for _, e := range slices.Concat(f.Engines, lost) {
 			if attended[e] != nil {
