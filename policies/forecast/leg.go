@@ -26,18 +26,6 @@ type Leg struct {
 	started bool // the first token has come
 }
 
-// untold are tokens of a leg that its engine has not been told of.
-type untold struct {
-	tokens  int
-	even    int     // that were not late; tokens that came together are late together
-	seconds float64 // before these
-	long    int     // gaps before late ones
-	longs   float64 // seconds of these
-}
-
-// toldEvery is how many tokens an engine is told of at once, so that a token costs no lock.
-const toldEvery = 16
-
 type legState uint8
 
 const (
