@@ -105,12 +105,10 @@ func (e *Engine) Counted(l *Leg, cached int) {
 		return
 	}
 	uncached := max(1, min(l.Prompt-cached, l.Prompt))
-	step := l.terms[underWay]
-	l.terms = policies.PromptTerms(l.Prompt, uncached, step)
-	m := e.model
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.uncached += (float64(uncached)/float64(l.Prompt) - m.uncached) / 32
+	e.mu.Lock()
+	l.terms = policies.PromptTerms(l.Prompt, uncached, l.terms[underWay])
+	e.mu.Unlock()
+	e.model.counted(float64(uncached) / float64(l.Prompt))
 }
 
 // FirstToken notes that the engine has computed a leg's prompt. It does nothing if it had none to compute, or has computed it before.

@@ -97,6 +97,13 @@ func (m *Model) Demand(now float64) policies.Demand {
 	return policies.Demand{Rate: m.arrivals.at(now)/recent + m.othersRate, Answer: m.answer, PromptFound: m.squares / max(m.computes, 1e-9), LongGaps: m.allowed, Error: m.late, Move: move}
 }
 
+// counted notes the part of a prompt that an engine says it has computed.
+func (m *Model) counted(uncached float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.uncached += (uncached - m.uncached) / 32
+}
+
 // Uncached is how many tokens of a prompt an engine is thought to compute where nobody knows what it has cached.
 func (m *Model) Uncached(prompt int) int {
 	m.mu.Lock()
