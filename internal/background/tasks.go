@@ -4,15 +4,15 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// Tasks are goroutines that may outlive what has started them, until Stop. A panic ends one of them, is logged and counted. The WaitGroup
-// counts all of them; what runs elsewhere may be added, so that Wait waits for it.
+// Tasks are goroutines that may outlive what has started them, until Stop. A panic ends one of them, is logged and counted. It is no
+// sync.WaitGroup, as others may begin while they are waited for: that panics there.
 type Tasks struct {
-	sync.WaitGroup
+	count   atomic.Int64  // of what Wait waits for
+	none    chan struct{} // has room for one: there has been nothing to wait for
 	log     *slog.Logger
 	late    error
 	ctx     context.Context
@@ -23,7 +23,7 @@ type Tasks struct {
 
 // NewTasks returns Tasks that log panics. late is the cause with which the context of a task ends whose time is over.
 func NewTasks(log *slog.Logger, late error) *Tasks {
-	t := &Tasks{log: log, late: late}
+	t := &Tasks{none: make(chan struct{}, 1), log: log, late: late}
 	t.ctx, t.stop = context.WithCancelCause(context.Background())
 	return t
 }
@@ -40,9 +40,31 @@ func (t *Tasks) Running() int { return int(t.running.Load()) }
 // Panics returns how many panics were recovered.
 func (t *Tasks) Panics() uint64 { return t.panics.Load() }
 
+// Add has Wait wait for what runs elsewhere, until as many calls of Done.
+func (t *Tasks) Add(n int) { t.count.Add(int64(n)) }
+
+// Done notes the end of what was added.
+func (t *Tasks) Done() {
+	if t.count.Add(-1) == 0 {
+		Notify(t.none)
+	}
+}
+
+// Wait waits until there are no tasks. It does not wait for what begins afterwards.
+func (t *Tasks) Wait() {
+	for t.count.Load() > 0 {
+		<-t.none
+	}
+	Notify(t.none) // another one may wait
+}
+
 // Go runs f on a goroutine. what names it in the log if it panics.
 func (t *Tasks) Go(what string, f func()) {
-	t.WaitGroup.Go(func() { t.Recover(what, f) })
+	t.Add(1)
+	go func() {
+		defer t.Done()
+		t.Recover(what, f)
+	}()
 }
 
 // Try runs f on a goroutine, with a context that ends after limit. It reports false if there are most tasks of Try already, or after Stop.

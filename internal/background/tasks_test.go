@@ -3,6 +3,8 @@ package background
 import (
 	"context"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,4 +49,36 @@ func TestWaitForReserved(t *testing.T) {
 			t.Errorf("waited %v, ran %v, %d running", waited, ran, r.Running())
 		}
 	})
+}
+
+// TestWaitWhileOthersBegin has tasks begin while they are waited for, as when a gateway stops whose engines are looked after to the last. Wait returns at a
+// moment in which there is none.
+func TestWaitWhileOthersBegin(t *testing.T) {
+	r := NewTasks(slog.New(slog.DiscardHandler), nil)
+	over := make(chan struct{})
+	var waiters sync.WaitGroup
+	for range 2 {
+		waiters.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					r.Wait()
+				}
+			}
+		})
+	}
+	var ended atomic.Int64
+	for range 10000 {
+		r.Add(1)
+		r.Go("a test", func() { ended.Add(1) })
+		r.Done()
+	}
+	r.Wait()
+	if n := ended.Load(); n != 10000 {
+		t.Errorf("%d tasks have ended before Wait has; want all 10000", n)
+	}
+	close(over)
+	waiters.Wait()
 }
