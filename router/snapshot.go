@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"pdrouter/policies"
 	"pdrouter/router/config"
@@ -131,16 +132,17 @@ func (r *Router) apply(cfg config.Config, parts Parts, reread bool) error {
 	if err != nil {
 		return err
 	}
+	lost := slices.DeleteFunc(slices.Clone(old.fleet.Engines), func(e *fleet.Engine) bool { return s.fleet.Engine(e.Name) == e })
+	for _, e := range lost {
+		r.monitor.Lose(e)
+	}
 	r.current.Store(s)
 	r.blocks.SetBound(cfg.Limits.KVIndexBlocks)
 	r.exchanges.Tokens.SetLimit(tokenBytes * cfg.Limits.KVIndexBlocks)
 	s.fleet.IndexAdapters() // what was reported meanwhile was entered into the old fleet
-	for _, e := range old.fleet.Engines {
-		if s.fleet.Engine(e.Name) != e {
-			r.pairs.Forget(e.Name)
-			r.monitor.Lose(e)
-			r.log.Info("engine is not of the configuration any more", "engine", e.Name, "in_flight", e.InFlight.Load())
-		}
+	for _, e := range lost {
+		r.pairs.Forget(e.Name)
+		r.log.Info("engine is not of the configuration any more", "engine", e.Name, "in_flight", e.InFlight.Load())
 	}
 	for _, m := range s.fleet.Models {
 		m.Queue.Update()

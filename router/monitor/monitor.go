@@ -81,7 +81,8 @@ func New(log *slog.Logger, current func() *Snapshot, tasks *background.Tasks, pa
 // Update has the monitor go by the present configuration soon.
 func (m *Monitor) Update() { background.Notify(m.changed) }
 
-// Lose notes that the configuration has an engine no more.
+// Lose notes that the next configuration does not have an engine. It is called before that is the present one: Run, which may see that at once, would
+// look after an engine again that it has let go already.
 func (m *Monitor) Lose(e *fleet.Engine) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
