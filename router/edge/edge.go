@@ -226,7 +226,9 @@ func hideBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 // answerUnreadable answers requests whose head the server could not read. The server's error quotes the head, which may have
 // credentials in it, so it goes neither to the client nor to the log.
 func (srv *Edge) answerUnreadable(c *fiber.Ctx, err error) error {
-	c.Context().Conn().(*clientConn).unreadable = true
+	conn := c.Context().Conn().(*clientConn)
+	conn.unreadable = true
+	conn.lingers.Store(true)
 	var fe *fiber.Error
 	if !errors.As(err, &fe) {
 		return srv.reject(c, openai.ErrInternal(nil))

@@ -38,6 +38,8 @@ type clientConn struct {
 	spoke atomic.Bool
 	ends  atomic.Bool // nothing more is read
 	stops atomic.Bool // an answer that is being written is not written to its end
+	// The connection ends with bytes of a request unread.
+	lingers atomic.Bool
 
 	raw      nonblock.Conn
 	buf      *nonblock.Buf // buffered lies in it; nil if that is empty
@@ -49,7 +51,6 @@ type clientConn struct {
 	chunked    bool  // the body
 	closes     bool  // the client wants the connection closed after the answer
 	unreadable bool  // the server could not read the head of the request
-	lingers    bool  // the connection ends with bytes of a request unread
 
 	joins  bool          // what is written next leaves with the write after it
 	unsent []byte        // that, while it waits
@@ -243,7 +244,7 @@ func (a *clientConn) finishRequest() bool {
 		a.drop(int(a.bodyLeft))
 		a.unfinished = false
 	}
-	a.lingers = a.unfinished
+	a.lingers.Store(a.unfinished)
 	return !a.unfinished && !a.closes
 }
 
@@ -296,9 +297,10 @@ func (a *clientConn) writePart(p []byte) (int, error) {
 	return a.Conn.Write(p)
 }
 
-// Close closes the connection. The server calls it after the last request, and at a shutdown for idle connections.
+// Close closes the connection. The server calls it after the last request, and at a shutdown for connections that it takes for idle: a request may just
+// have come on them.
 func (a *clientConn) Close() error {
-	if a.unreadable || a.lingers {
+	if a.lingers.Swap(false) {
 		a.lingerToClose()
 	}
 	return a.end()

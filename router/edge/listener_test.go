@@ -31,6 +31,17 @@ func arrived(t *testing.T) (server, client net.Conn) {
 	return server, client
 }
 
+// A shutdown takes a connection for idle, and closes it, when a request has just come on it: the race detector sees what both look at.
+func TestArrivalClosedAsIdle(t *testing.T) {
+	server, _ := arrived(t)
+	conn, closed := server.(*clientConn), make(chan error, 1)
+	go func() { closed <- conn.Close() }()
+	conn.finishRequest()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
 // A client that reads later than the server writes gets every byte.
 func TestArrivalWrites(t *testing.T) {
 	server, client := arrived(t)
