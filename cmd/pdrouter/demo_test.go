@@ -34,28 +34,29 @@ func newFleet(t *testing.T, ctx context.Context, transport string) *demo.Fleet {
 	if err != nil {
 		t.Fatalf("%v\n%v\n%v", err, f.Stop(), f.Tail())
 	}
+	stopAfter(t, f)
+	return f
+}
+
+// stopAfter stops a fleet after the test, and shows what its processes printed if that or the test fails.
+func stopAfter(t *testing.T, f *demo.Fleet) {
 	t.Cleanup(func() {
 		if err := f.Stop(); err != nil {
 			t.Error(err)
 		}
+		if t.Failed() {
+			for _, p := range f.Processes {
+				t.Logf("%s printed:\n%s", p.Name, p.Tail(60))
+			}
+		}
 	})
-	return f
 }
 
 // bareFleet is a fleet without processes, that ends with the test and has no more than n addresses to take; must ends the test.
 func bareFleet(t *testing.T, n int) (f *demo.Fleet, take func() string, must func(error)) {
 	t.Helper()
 	f = &demo.Fleet{Dir: t.TempDir()}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, p := range f.Processes {
-				t.Logf("%s printed:\n%s", p.Name, p.Tail(15))
-			}
-		}
-		if err := f.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	stopAfter(t, f)
 	must = func(err error) {
 		t.Helper()
 		if err != nil {
