@@ -134,6 +134,9 @@ func (m *Map) learnLocked(all map[string]left, now time.Time) {
 	was := m.entries
 	m.entries = make(map[string]entry, len(all))
 	for key, there := range all {
+		if _, again := m.waiting[key]; again { // entered meanwhile: nobody has put back an older one
+			continue
+		}
 		it, err := m.signing.check(m.name(key), []byte(there.value), now, there.left)
 		if err == nil && it.at < m.newest[key].at {
 			err = errOlder
@@ -145,10 +148,7 @@ func (m *Map) learnLocked(all map[string]left, now time.Time) {
 				ours, ok = m.newest[key]
 			}
 			if ok && now.Before(ours.until) {
-				m.entries[key] = ours
-				if _, again := m.waiting[key]; !again {
-					m.waiting[key] = ours
-				}
+				m.entries[key], m.waiting[key] = ours, ours
 			}
 			continue
 		}
@@ -157,7 +157,7 @@ func (m *Map) learnLocked(all map[string]left, now time.Time) {
 			m.newest[key] = it
 		}
 	}
-	maps.Copy(m.entries, m.waiting) // entered meanwhile
+	maps.Copy(m.entries, m.waiting)
 }
 
 // name is what an entry is signed under.

@@ -238,3 +238,21 @@ func TestMapWritesOverTheOlder(t *testing.T) {
 		t.Errorf("its lease is over, and %v is to be written", b.waiting)
 	}
 }
+
+// TestMapPutWhileAnOlderOneComes has a gateway put an entry while Redis answers with the one before it, which a gateway has signed as well.
+func TestMapPutWhileAnOlderOneComes(t *testing.T) {
+	now, log := time.Now(), &lines{}
+	m := NewMap(nil, "p", "n", newFakeKey(t), slog.New(slog.NewTextHandler(log, nil)))
+	text, err := m.signing.sign(m.name("d"), entry{value: []byte("old"), until: now.Add(time.Hour), at: now.UnixNano() - 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Put("d", "new", time.Hour)
+	m.learnLocked(map[string]left{"d": {string(text), time.Hour}}, now)
+	if got := m.waiting["d"]; string(got.value) != "new" || m.All()["d"] != "new" {
+		t.Errorf("%q is to be written, and the map has %v; want the newer one", got.value, m.All())
+	}
+	if n := m.Refused(); n != 0 || log.count("ignored") != 0 {
+		t.Errorf("%d entries are ignored as not signed, and it is said %d times; want none", n, log.count("ignored"))
+	}
+}
