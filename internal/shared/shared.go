@@ -166,8 +166,11 @@ func (c *Cache) Get(ctx context.Context, key string) (value []byte, ok bool, err
 		}
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if newer, ok := c.copy.get(key, time.Now()); ok && newer.at > it.at { // put here meanwhile
+		return newer.value, true, nil
+	}
 	c.copy.put(key, it)
-	c.mu.Unlock()
 	return it.value, true, nil
 }
 

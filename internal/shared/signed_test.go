@@ -256,3 +256,30 @@ func TestMapPutWhileAnOlderOneComes(t *testing.T) {
 		t.Errorf("%d entries are ignored as not signed, and it is said %d times; want none", n, log.count("ignored"))
 	}
 }
+
+// checked calls before with each check.
+type checked struct {
+	fakeKey
+	before func()
+}
+
+func (c checked) Verify(id string, payload, signature []byte) error {
+	c.before()
+	return c.fakeKey.Verify(id, payload, signature)
+}
+
+// TestCachePutWhileAnOlderOneComes is the same with a Cache that is asked for an entry.
+func TestCachePutWhileAnOlderOneComes(t *testing.T) {
+	server, key := redistest.Start(t), newFakeKey(t)
+	a := NewCache(open(t, server), "p", "n", key, quiet())
+	stop := run(t, a.Run)
+	a.Put("k", []byte("old"), time.Hour)
+	stop()
+	var b *Cache
+	b = NewCache(open(t, server), "p", "n", checked{key, func() { b.Put("k", []byte("new"), time.Hour) }}, quiet())
+	for range 2 {
+		if v, ok, err := b.Get(t.Context(), "k"); !ok || err != nil || string(v) != "new" {
+			t.Errorf("got %q, %v, %v; want what was put here", v, ok, err)
+		}
+	}
+}
