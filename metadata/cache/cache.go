@@ -77,9 +77,11 @@ type Cache struct {
 
 	copies atomic.Pointer[map[string]*copied] // replaced whole
 
-	write  sync.Mutex    // held to replace copies
-	ends   time.Time     // when expire looks next; zero is not
-	ending chan struct{} // a lease ends sooner than that
+	write  sync.Mutex        // held to replace copies
+	reads  bool              // the store is asked
+	gone   []metadata.Change // was withdrawn meanwhile: the answer may have it still
+	ends   time.Time         // when expire looks next; zero is not
+	ending chan struct{}     // a lease ends sooner than that
 
 	mu      sync.Mutex
 	dirty   map[string]bool  // engines to read; "" means everything

@@ -117,6 +117,9 @@ func (c *Cache) note(ch metadata.Change) {
 	case ch.Engine == "":
 	case ch.Deleted:
 		c.update([]string{ch.Engine}, func(_ int, old *copied, now time.Time) *copied {
+			if c.reads {
+				c.gone = append(c.gone, ch)
+			}
 			if old == nil {
 				return nil
 			}
@@ -176,6 +179,8 @@ func (c *Cache) follow(ctx context.Context) error {
 func (c *Cache) read(ctx context.Context, names []string) (failed []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Read)
 	defer cancel()
+	c.reading(true)
+	defer c.reading(false)
 	copies := *c.copies.Load()
 	got := c.from.Read(ctx, names, func(name string) metadata.Known { return copies[name] })
 	records := 0
@@ -193,12 +198,24 @@ func (c *Cache) read(ctx context.Context, names []string) (failed []string, err 
 	c.stats.Records += uint64(records)
 	c.mu.Unlock()
 	c.update(names, func(i int, old *copied, now time.Time) *copied {
-		if r := got[i]; r.Err == nil && (len(r.Found) > 0 || len(r.Gone) > 0 || !old.settled(now)) {
-			return merge(old, foundIn(r.Found), r.Gone, now)
+		r := got[i]
+		if r.Err != nil || len(r.Found) == 0 && len(r.Gone) == 0 && old.settled(now) {
+			return old
 		}
-		return old
+		e := merge(old, foundIn(r.Found), r.Gone, now)
+		if slices.ContainsFunc(c.gone, e.Holds) {
+			e = merge(e, nil, c.gone, now)
+		}
+		return e
 	})
 	return failed, err
+}
+
+// reading notes that the store is asked, or is not any more.
+func (c *Cache) reading(is bool) {
+	c.write.Lock()
+	defer c.write.Unlock()
+	c.reads, c.gone = is, nil
 }
 
 // update shows new copies of some engines at once, and tells of those that say something else.

@@ -303,3 +303,36 @@ func TestCacheWithdrawalsInTheirOrder(t *testing.T) {
 		t.Error("a withdrawal in the far future keeps away what is published now")
 	}
 }
+
+// slowStore is a Memory that takes a second to tell what it has read.
+type slowStore struct{ *store.Memory }
+
+func (s slowStore) Engine(ctx context.Context, engine string) ([]metadata.Record, error) {
+	recs, err := s.Memory.Engine(ctx, engine)
+	time.Sleep(time.Second)
+	return recs, err
+}
+
+// A record that is withdrawn while it is read for the first time is not known afterwards.
+func TestCacheWithdrawnWhileItIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := slowStore{store.NewMemory()}
+		c := newCache(t, s, Config{})
+		metadatatest.Background(t, c.Run)
+		time.Sleep(time.Minute)
+		old, rec := metadatatest.Record("prefill-0", 7, 1, 0), metadatatest.Record("prefill-0", 8, 1, 0)
+		stays := metadatatest.Record("decode-0", 7, 1, 0)
+		metadatatest.Put(t, s, old, nil)
+		time.Sleep(5 * time.Second)
+		cached(t, c, "prefill-0", old)
+		metadatatest.Put(t, s, rec, nil)
+		metadatatest.Put(t, s, stays, nil)
+		time.Sleep(3 * time.Second / 2) // decode-0 is read first
+		if err := s.Delete(t.Context(), rec.Incarnation, rec.Rank); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		cached(t, c, "prefill-0")
+		cached(t, c, "decode-0", stays)
+	})
+}
