@@ -176,6 +176,9 @@ func (d *Directory) landed(f *flight, engine string, recs []metadata.Record, som
 	close(f.done)
 	sure := f.sure && d.flights[engine] == f
 	d.dropLocked(engine, f)
+	if p := d.peers[engine]; p != nil && p.sure && !sure {
+		return // what is known was asked for later
+	}
 	var status *StatusError
 	switch {
 	case errors.As(err, &status) && status.Status == http.StatusForbidden:

@@ -51,6 +51,33 @@ func TestDirectoryHoldsWhileTheGatewayIsHeard(t *testing.T) {
 	})
 }
 
+// What was asked for before news came, and is answered late, takes nothing away from what was asked for after them.
+func TestDirectoryKeepsTheNewerAnswer(t *testing.T) {
+	d := newClient(t, "http://h", "all", nil).Directory()
+	rec := metadatatest.Record("prefill-0", 7, 1, 0)
+	changed := metadatatest.Anew(rec, time.Second)
+	d.told(metadata.WatchEvent{Kind: metadata.WatchSync})
+	begin := func() *flight {
+		f := &flight{cancel: func() {}, done: make(chan struct{}), sure: true}
+		d.flights[rec.Engine] = f
+		return f
+	}
+	news := metadata.WatchEvent{Kind: metadata.WatchPut, Incarnation: rec.Incarnation}
+	first := begin()
+	d.told(news)
+	second := begin()
+	d.told(news)
+	d.landed(begin(), rec.Engine, []metadata.Record{changed}, false, nil)
+	d.landed(first, rec.Engine, []metadata.Record{rec}, false, nil)
+	if recs, _, ok := d.held(rec.Incarnation, true); !ok || !recs[0].Published.Equal(changed.Published) {
+		t.Errorf("after an answer that was late: known is %v, %v; want what was asked for last", ok, recs)
+	}
+	d.landed(second, rec.Engine, nil, false, &StatusError{Status: http.StatusForbidden})
+	if !d.knows(rec.Incarnation) {
+		t.Error("after a refusal that was late it is not known")
+	}
+}
+
 // sometimes refuses paths with a status, as long as it is told to.
 type sometimes struct {
 	path   string
