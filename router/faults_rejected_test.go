@@ -26,7 +26,7 @@ func TestFault48DecodeTakesWhatPrefillRejects(t *testing.T) {
 				told := f.Count("decode")
 				faults := map[string][]routertest.Fault{"prefill-0": {{Leg: "prefill", Nth: 1, Do: routertest.DoReject}}}
 				if row.rejects {
-					faults["decode-0"] = []routertest.Fault{{Leg: "decode", Nth: 1, Do: routertest.DoReject}}
+					faults["decode-0"] = []routertest.Fault{{Leg: "decode", Nth: 1, Do: routertest.DoRejectLate, N: 1}}
 				}
 				s.SetFaults(faults)
 				began := time.Now()

@@ -60,6 +60,7 @@ const (
 	DoBareIDs     = "400 unnamed"   // the same, without a name
 	DoRefuseLate  = "503 later"     // behind N milliseconds
 	DoErrorLate   = "500 later"     // behind N milliseconds
+	DoRejectLate  = "400 later"     // behind N milliseconds
 	DoLateToken   = "late tokens"   // N milliseconds before every token but the first
 )
 

@@ -38,6 +38,10 @@ func (f *Engine) fails(w http.ResponseWriter, r *http.Request, x Fault) bool {
 		FakeError(w, 403, "PermissionDeniedError", `"ticket"`)
 	case DoReject:
 		FakeError(w, 400, "BadRequestError", "400")
+	case DoRejectLate:
+		if pause(r, Fault{Do: DoSlow, N: x.N}) {
+			FakeError(w, 400, "BadRequestError", "400")
+		}
 	case DoRefuseIDs, DoRejectNamed:
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(400)
