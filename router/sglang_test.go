@@ -64,8 +64,8 @@ func TestSGLangRefuses(t *testing.T) {
 			t.Errorf("%s: status %d: %s", path, r.Status, r.Body)
 		}
 	}
-	s.Prefill[0].Server.CloseClientConnections()
 	_ = s.Prefill[0].Server.Listener.Close()
+	s.Prefill[0].Server.CloseClientConnections()
 	r := g.Post(routertest.PathCompletions, routertest.PlainBody)
 	if routertest.ErrorOf(t, r.Body); r.Status != 503 || s.Cluster.Count("", "alone") != 0 {
 		t.Errorf("status %d: %s", r.Status, r.Body)
