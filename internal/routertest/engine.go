@@ -19,51 +19,6 @@ import (
 	"pdrouter/router/config"
 )
 
-// Fault is one thing that a fake engine does wrong.
-type Fault struct {
-	Leg string // "prefill", "decode", "alone"; "" is any
-	Nth int    // which request of that leg, from 1; 0 is every one
-	Do  string
-	N   int // how much, for faults that have a measure
-}
-
-// What a fault may do.
-const (
-	DoRefuse    = "503"
-	DoBusy      = "429"
-	DoError     = "500"
-	DoReject    = "400"
-	DoTicket    = "403 ticket"    // the leg's ticket is not accepted
-	DoReset     = "reset"         // the connection breaks before a byte
-	DoResetLate = "reset later"   // behind N milliseconds
-	DoDie       = "die"           // the same, and its port is closed
-	DoHang      = "hang"          // nothing, until the client goes
-	DoBare      = "no params"     // prefill answers without kv_transfer_params
-	DoPart      = "part params"   // prefill answers with half of them
-	DoOld       = "old params"    // prefill answers without remote_request_id
-	DoGarbage   = "garbage"       // 200 and no JSON
-	DoTrail     = "trail"         // 200 and JSON with more behind it, which names the hand-off
-	DoPage      = "html"          // 200 and a page where a stream was asked for
-	DoBreak     = "break"         // the stream breaks behind N tokens. Those that the router has not read yet may be lost
-	DoCut       = "cut"           // the connection is closed after N tokens. All of them arrive
-	DoNoDone    = "no done"       // the stream ends cleanly behind N tokens, without its terminal event
-	DoErrFrame  = "error frame"   // an error event behind N tokens, then the terminal event
-	DoNoKV      = "no kv"         // decode's blocks did not come: 503 transfer_failed
-	DoSlow      = "slow"          // N milliseconds of prefill, or between tokens
-	DoNeverKV   = "never writes"  // prefill answers and writes nothing
-	DoSlowReply = "slow reply"    // prefill has written, and answers N milliseconds later
-	DoBigToken  = "big token"     // one token of N bytes, and then none until the client goes; not streamed, an answer that is so much larger
-	DoNewEngine = "new engine id" // prefill was started anew
-
-	DoRefuseIDs   = "400 token ids" // of a leg that asks for, or carries, the prompt's token ids; it names them
-	DoRejectNamed = "400 named"     // of any leg, in words that name the token ids
-	DoBareIDs     = "400 unnamed"   // the same, without a name
-	DoRefuseLate  = "503 later"     // behind N milliseconds
-	DoErrorLate   = "500 later"     // behind N milliseconds
-	DoRejectLate  = "400 later"     // behind N milliseconds
-	DoLateToken   = "late tokens"   // N milliseconds before every token but the first
-)
-
 // Engine speaks as much of an engine's protocol as the router needs. Its answer is "tok0 tok1 …".
 type Engine struct {
 	Name     string

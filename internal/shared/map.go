@@ -134,7 +134,7 @@ func (m *Map) learnLocked(all map[string]left, now time.Time) {
 	was := m.entries
 	m.entries = make(map[string]entry, len(all))
 	for key, there := range all {
-		if _, again := m.waiting[key]; again { // entered meanwhile: nobody has put back an older one
+		if _, again := m.waiting[key]; again { // entered during the exchange, so Redis has an older one for now
 			continue
 		}
 		it, err := m.signing.check(m.name(key), []byte(there.value), now, there.left)
